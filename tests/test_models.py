@@ -1,0 +1,72 @@
+"""Networks, their seeds, and the stream of random numbers behind them."""
+
+import numpy as np
+import pytest
+import torch
+
+from lib import models
+from lib.errors import WorkbookError
+
+
+def test_generator_is_the_mersenne_twister_of_the_whole_sequence():
+    sequence = np.random.SeedSequence(7)
+    ours = torch.rand(5, generator=models.generator(sequence)).double().numpy()
+    twister = np.random.MT19937()
+    state = {"key": sequence.generate_state(624), "pos": 624}
+    twister.state = {"bit_generator": "MT19937", "state": state}
+    # Torch makes a float of the low 24 bits of each word.
+    assert (ours == (twister.random_raw(5) & (2**24 - 1)) / 2**24).all()
+
+
+def test_generators_differ_where_32_bits_would_not():
+    draws = {
+        tuple(torch.randn(4, generator=models.generator(np.random.SeedSequence(seed))).tolist())
+        for seed in (1, 1 + 2**32, 1 + 2**64, 2)
+    }
+    assert len(draws) == 4
+
+
+@pytest.mark.parametrize("network", models.NETWORKS)
+def test_same_seed_same_weights_and_nothing_else_touched(network):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    one, same, other = (
+        models.build(network, (32, 32, 3), 10, np.random.SeedSequence(seed)) for seed in (0, 0, 1)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    flat = [torch.cat([p.flatten() for p in model.parameters()]) for model in (one, same, other)]
+    assert torch.equal(flat[0], flat[1])
+    assert not torch.equal(flat[0], flat[2])
+    assert one(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_sizes():
+    def size(network, shape):
+        return models.n_parameters(models.build(network, shape, 10, np.random.SeedSequence(0)))
+
+    assert size("small_cnn", (28, 28, 1)) == 56_394
+    assert size("small_cnn", (32, 32, 3)) == 56_970
+    assert size("wrn_16_4", (32, 32, 3)) == 2_748_890
+
+
+def test_normalise_brings_bytes_to_plus_minus_one():
+    images = np.zeros((1, 2, 3, 1), dtype=np.uint8)
+    images[0, 1, 2, 0] = 255
+    out = models.normalise(images)
+    assert out.shape == (1, 1, 2, 3)
+    assert (out.min(), out.max()) == (-1, 1)
+    assert out[0, 0, 1, 2] == 1
+    assert images.sum() == 255  # the input is left alone
+
+
+def test_accuracy_counts():
+    inputs = torch.eye(3).repeat(400, 1)
+    labels = torch.tensor([0, 1, 0]).repeat(400)
+    network = torch.nn.Linear(3, 3, bias=False)
+    torch.nn.init.eye_(network.weight)
+    assert models.accuracy(network, inputs, labels) == pytest.approx(2 / 3)
+
+
+def test_unknown_network():
+    with pytest.raises(WorkbookError, match="network = 'vgg'; allowed: small_cnn, wrn_16_4"):
+        models.build("vgg", (32, 32, 3), 10, np.random.SeedSequence(0))
