@@ -24,6 +24,7 @@ NEIGHBORING = {
 # The accountant's own rounding makes smaller δ come out as ε = ∞ or nonsense.
 SMALLEST_DELTA = 1e-14
 COARSE_INTERVAL, FINE_INTERVAL = 1e-3, 1e-4
+TOLERANCE = 1e-4  # of the noise multiplier, relative
 
 
 def epsilon(
@@ -62,7 +63,8 @@ def epsilon(
     if not math.isfinite(value):
         raise WorkbookError(
             f"delta = {delta} is below what the accountant resolves at noise_multiplier = "
-            f"{noise_multiplier}, sampling_rate = {sampling_rate}, steps = {steps}; use a larger delta"
+            f"{noise_multiplier}, sampling_rate = {sampling_rate}, steps = {steps}; allowed: a "
+            "larger delta"
         )
     return value
 
@@ -97,11 +99,16 @@ def noise_multiplier(
         value = _epsilon(sigma, delta, sampling_rate, steps, neighboring, interval)
         return min(value, 1e6) - epsilon
 
-    # Coarse distributions find the neighbourhood ten times cheaper; fine ones settle it.
-    low, high = _bracket(lambda x: excess(x, COARSE_INTERVAL), start=0.0, width=0.5)
-    rough = optimize.brentq(lambda x: excess(x, COARSE_INTERVAL), low, high, xtol=1e-3)
-    low, high = _bracket(lambda x: excess(x, FINE_INTERVAL), start=rough, width=2e-3)
-    return math.exp(_root_from_above(lambda x: excess(x, FINE_INTERVAL), low, high, 1e-4))
+    # Coarse distributions, ten times cheaper, give the neighbourhood and the slope there; Newton
+    # steps on fine ones aim half the tolerance above the root, where ε is below its target.
+    def coarse(x):
+        return excess(x, COARSE_INTERVAL)
+
+    log_noise = optimize.brentq(coarse, *_bracket(coarse), xtol=1e-3)
+    slope = (coarse(log_noise + 0.01) - coarse(log_noise - 0.01)) / 0.02
+    while not TOLERANCE * slope <= (value := excess(log_noise, FINE_INTERVAL)) <= 0:
+        log_noise += TOLERANCE / 2 - value / slope
+    return math.exp(log_noise)
 
 
 def _epsilon(sigma, delta, sampling_rate, steps, neighboring, interval) -> float:
@@ -113,22 +120,14 @@ def _epsilon(sigma, delta, sampling_rate, steps, neighboring, interval) -> float
     return float(accountant.get_epsilon(delta))
 
 
-def _bracket(excess, *, start: float, width: float) -> tuple[float, float]:
-    """Two points around the root of a decreasing function, found by doubling steps."""
-    low, high = start - width, start + width
+def _bracket(excess) -> tuple[float, float]:
+    """Two points around the root of a decreasing function, found by doubling steps from 0."""
+    low, high, width = -0.5, 0.5, 1.0
     while excess(high) > 0:
-        low, high, width = high, high + 2 * width, 2 * width
+        low, high, width = high, high + width, 2 * width
     while excess(low) <= 0:
-        low, high, width = low - 2 * width, low, 2 * width
+        low, high, width = low - width, low, 2 * width
     return low, high
-
-
-def _root_from_above(excess, low: float, high: float, tolerance: float) -> float:
-    """A point with ``excess ≤ 0`` at most ``tolerance`` above the root of a decreasing function."""
-    root = optimize.brentq(excess, low, high, xtol=tolerance / 4)
-    while excess(root) > 0:
-        root += tolerance / 4
-    return root
 
 
 def _check(delta: float, sampling_rate: float, steps: int, neighboring: str) -> None:

@@ -1,9 +1,9 @@
 """Private training on Opacus, open to an auditor.
 
-Each of T steps draws a Poisson sample of the examples, clips every example's gradient to norm C over
-all layers jointly, adds the clipped gradients up, adds Gaussian noise of standard deviation σ·C and
-divides by one public number (Abadi et al., arXiv:1607.00133). Two hooks make it auditable: one adds
-canaries' gradients to the clipped sum before the noise, one sees every released gradient.
+Each of T steps draws a Poisson sample of the examples, clips every example's gradient to norm C
+over all layers jointly, adds the clipped gradients up, adds Gaussian noise of standard deviation
+σ·C and divides by one public number (Abadi et al., arXiv:1607.00133). Two hooks make it auditable:
+one adds canaries' gradients to the clipped sum before the noise, one sees every released gradient.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ class _AuditableOptimizer(DPOptimizer):
         released = _flat(p.grad for p in self.params)
         if not torch.isfinite(released).all():
             raise WorkbookError(
-                f"training diverged: step {self.steps_done} released a gradient that is not finite; "
-                "lower learning_rate"
+                f"training diverged: step {self.steps_done} released a gradient that is not "
+                "finite; lower learning_rate"
             )
         if self.on_release is not None:
             release = Release(self.steps_done, released.cpu().numpy(), ordinary.cpu().numpy())
@@ -200,7 +200,9 @@ def _check_model(model: nn.Module) -> None:
             )
     problems = ModuleValidator.validate(model, strict=False)
     if problems:
-        raise WorkbookError("model cannot be trained privately: " + " ".join(str(problems[0]).split()))
+        raise WorkbookError(
+            "model cannot be trained privately: " + " ".join(str(problems[0]).split())
+        )
     if not any(p.requires_grad for p in model.parameters()):
         raise WorkbookError("model has no trainable parameter; allowed: at least one")
 
@@ -214,4 +216,6 @@ def _check_examples(inputs: torch.Tensor, labels: torch.Tensor) -> None:
         raise WorkbookError(f"labels are {labels.dtype}; allowed: torch.int64 classes")
     if inputs.is_floating_point() and not torch.isfinite(inputs).all():
         bad = int((~torch.isfinite(inputs)).flatten(1).any(1).nonzero()[0])
-        raise WorkbookError(f"inputs are not finite (first at example {bad}); allowed: finite numbers")
+        raise WorkbookError(
+            f"inputs are not finite (first at example {bad}); allowed: finite numbers"
+        )

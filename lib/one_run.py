@@ -317,7 +317,8 @@ def _check_counts(n_canaries, n_guesses, n_correct) -> None:
     _check("n_correct", n_correct, n_correct >= 0, "at least 0")
     if np.any(n_correct > n_guesses):
         raise WorkbookError(
-            f"n_correct = {n_correct} exceeds n_guesses = {n_guesses}; allowed: n_correct ≤ n_guesses"
+            f"n_correct = {n_correct} exceeds n_guesses = {n_guesses}; "
+            "allowed: n_correct ≤ n_guesses"
         )
     if np.any(n_guesses > n_canaries):
         raise WorkbookError(
@@ -334,7 +335,10 @@ def _check_delta(delta) -> None:
 def _check_significance(significance) -> None:
     significance = np.asarray(significance)
     _check(
-        "significance", significance, (significance > 0) & (significance <= 0.5), "a number in (0, 0.5]"
+        "significance",
+        significance,
+        (significance > 0) & (significance <= 0.5),
+        "a number in (0, 0.5]",
     )
 
 

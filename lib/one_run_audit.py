@@ -1,0 +1,694 @@
+"""Study 01: lower bounds on the ε of DP-SGD, each from one training run.
+
+Steinke, Nasr, Jagielski, *Privacy Auditing with One (1) Training Run*, arXiv:2305.08846. Three
+kinds of cell: ``plan`` settles noise and numbers of guesses before any run, ``ceiling`` says what
+an undisturbed auditor would get, ``white_box`` trains a network privately and audits it.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from lib import canaries, figures, intervals, one_run
+from lib.errors import WorkbookError
+from lib.parameters import SHARED, Parameter
+from lib.results import Figure
+from lib.tables import Field, Table
+
+TITLE = "Privacy auditing with one training run"
+NOTEBOOK = "01_one_run_audit"
+PAPERS = (
+    {
+        "title": "Privacy Auditing with One (1) Training Run",
+        "authors": "Thomas Steinke, Milad Nasr, Matthew Jagielski",
+        "arxiv": "2305.08846",
+    },
+)
+# The paper's white-box bounds for DP-SGD on CIFAR-10 (Section 6), read to one decimal.
+PAPER_BOUNDS = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}
+PAPER_ROUNDING = 0.05
+# The best score there is, fixed beforehand: no bound is picked from among the scores.
+HEADLINE_SCORE = "residual_likelihood_ratio"
+FEW, ALL = "few images", "all images"
+
+PARAMETERS = SHARED | {
+    "network": Parameter("text", "network to train", choices=("small_cnn", "wrn_16_4")),
+    "epsilons": Parameter("floats", "theoretical ε of the runs", above=0),
+    "delta": Parameter("float", "δ of theory and audit", minimum=1e-14, below=1),
+    "significance": Parameter(
+        "float", "probability that a bound is above the truth", above=0, maximum=0.5
+    ),
+    "n_canaries": Parameter("int", "canaries m, each with its own coin", minimum=1),
+    "n_positive": Parameter(
+        "ints",
+        "guesses of 'in', one for each ε",
+        minimum=0,
+        alternatives=("simulated",),
+        distinct=False,
+    ),
+    "n_negative": Parameter(
+        "ints",
+        "guesses of 'out', one for each ε",
+        minimum=0,
+        alternatives=("simulated",),
+        distinct=False,
+    ),
+    "n_simulations": Parameter("int", "simulated audits behind plan and ceiling", minimum=2),
+    "n_train": Parameter("int", "ordinary training images", minimum=1),
+    "sampling_rate": Parameter("float", "sampling rate q", above=0, maximum=1),
+    "steps": Parameter("int", "steps T", minimum=1),
+    "n_runs": Parameter("int", "training runs for each ε", minimum=1),
+    "all_sampling_rate": Parameter("float", "q of the runs on all images", above=0, maximum=1),
+    "all_steps": Parameter("int", "T of the runs on all images", minimum=1),
+    "all_n_runs": Parameter("int", "runs on all images for each ε; 0 leaves them out", minimum=0),
+    "clip_norm": Parameter("float", "clip norm C", above=0),
+    "learning_rate": Parameter("float", "learning rate of SGD", above=0),
+}
+
+
+# ------------------------------------------------------------------------------------ cells
+
+
+def plan(cell: dict, streams, dataset: None) -> list[dict]:
+    """Settle noise and numbers of guesses from the parameters alone, before any run.
+
+    The pair of guess counts with the largest bound at its expected number of right guesses, over
+    ``n_simulations`` audits of the idealised mechanism, unless the cell names the counts.
+    """
+    from lib import accounting
+
+    mechanism = {name: cell[name] for name in ("delta", "sampling_rate", "steps")}
+    sigma = accounting.noise_multiplier(epsilon=cell["epsilon"], **mechanism)
+    m = cell["n_canaries"]
+    grid = np.unique([0, *np.geomspace(1, m, 60).astype(int)])
+    positive = grid if cell["n_positive"] is None else np.array([cell["n_positive"]])
+    negative = grid if cell["n_negative"] is None else np.array([cell["n_negative"]])
+    n_correct = np.zeros((positive.size, negative.size))
+    for included, score in _simulations(cell | {"noise_multiplier": sigma}, streams):
+        in_order = included[np.argsort(score)]
+        n_members_above = np.concatenate([[0], np.cumsum(in_order[::-1])])
+        n_others_below = np.concatenate([[0], np.cumsum(~in_order)])
+        n_correct += n_members_above[positive][:, None] + n_others_below[negative]
+    n_guesses = positive[:, None] + negative
+    allowed = n_guesses <= m
+    bounds = np.full(n_correct.shape, -1.0)
+    bounds[allowed] = one_run.epsilon_lower_bound(
+        n_canaries=m,
+        n_guesses=n_guesses[allowed],
+        n_correct=(n_correct[allowed] / cell["n_simulations"]).astype(int),
+        delta=cell["delta"],
+        significance=cell["significance"],
+    )
+    i, j = np.unravel_index(bounds.argmax(), bounds.shape)
+    return [
+        cell
+        | {
+            "noise_multiplier": sigma,
+            "theoretical_epsilon": accounting.epsilon(noise_multiplier=sigma, **mechanism),
+            "n_positive": int(positive[i]),
+            "n_negative": int(negative[j]),
+            "counts_from": "simulation"
+            if None in (cell["n_positive"], cell["n_negative"])
+            else "parameters",
+        }
+    ]
+
+
+def ceiling(cell: dict, streams, dataset: None) -> list[dict]:
+    """Audit the idealised mechanism ``n_simulations`` times with the planned guesses.
+
+    Its simulations are not those of the plan (the streams differ), so choosing the counts on the
+    plan's does not flatter them.
+    """
+    rows = []
+    for number, (included, score) in enumerate(_simulations(cell, streams)):
+        rng = np.random.default_rng(streams.sequence(f"ties {number}"))
+        rows.append(
+            _mechanism(cell) | {"simulation": number} | _audit_row(cell, score, included, rng)
+        )
+    return rows
+
+
+def white_box(cell: dict, streams, dataset) -> list[dict]:
+    """Train a network by DP-SGD with Dirac canaries and audit it once with each score."""
+    import torch
+
+    from lib import dpsgd, models
+
+    chosen = streams.generator("images").permutation(len(dataset.train_images))[: cell["n_train"]]
+    inputs = models.normalise(dataset.train_images[np.sort(chosen)])
+    labels = torch.from_numpy(dataset.train_labels[np.sort(chosen)])
+    device = cell["device"]
+    model = models.build(
+        cell["network"],
+        dataset.train_images.shape[1:],
+        len(dataset.class_names),
+        streams.sequence("initialisation"),
+    ).to(device)
+    planted = canaries.DiracCanaries(
+        n_canaries=cell["n_canaries"],
+        n_parameters=models.n_parameters(model),
+        clip_norm=cell["clip_norm"],
+        noise_multiplier=cell["noise_multiplier"],
+        sampling_rate=cell["sampling_rate"],
+        coin_rng=streams.generator("coins"),
+        place_rng=streams.generator("places"),
+        batch_rng=streams.generator("canary batches"),
+    )
+    batch_sizes = dpsgd.train(
+        model,
+        inputs,
+        labels,
+        noise_multiplier=cell["noise_multiplier"],
+        clip_norm=cell["clip_norm"],
+        sampling_rate=cell["sampling_rate"],
+        steps=cell["steps"],
+        learning_rate=cell["learning_rate"],
+        expected_batch_size=cell["sampling_rate"] * cell["n_train"],
+        batch_generator=models.generator(streams.sequence("batches")),
+        noise_generator=models.generator(streams.sequence("noise"), device),
+        extra_gradient=planted.gradient,
+        on_release=lambda release: planted.observe(release.gradient, release.ordinary),
+        progress=False,
+    )
+    common = (
+        {name: cell[name] for name in ("setting", "run", "network", "n_train")}
+        | _mechanism(cell)
+        | {
+            "n_parameters": models.n_parameters(model),
+            "mean_batch_size": float(batch_sizes.mean()),
+            "test_accuracy": models.accuracy(
+                model,
+                models.normalise(dataset.test_images),
+                torch.from_numpy(np.array(dataset.test_labels)),
+            ),
+        }
+    )
+    return [
+        common
+        | {"score": name}
+        | _audit_row(cell, score, planted.included, streams.generator("ties"))
+        for name, score in planted.scores().items()
+    ]
+
+
+def _simulations(cell: dict, streams):
+    """(coins, scores) of ``n_simulations`` audits of the idealised mechanism."""
+    for number in range(cell["n_simulations"]):
+        yield canaries.ideal_scores(
+            n_canaries=cell["n_canaries"],
+            noise_multiplier=cell["noise_multiplier"],
+            sampling_rate=cell["sampling_rate"],
+            steps=cell["steps"],
+            coin_rng=streams.generator(f"coins {number}"),
+            batch_rng=streams.generator(f"batches {number}"),
+            noise_rng=streams.generator(f"noise {number}"),
+        )
+
+
+MECHANISM = (
+    "epsilon",
+    "theoretical_epsilon",
+    "delta",
+    "sampling_rate",
+    "steps",
+    "noise_multiplier",
+)
+
+
+def _mechanism(cell: dict) -> dict:
+    return {name: cell[name] for name in MECHANISM}
+
+
+def _audit_row(cell: dict, score, included, rng) -> dict:
+    """The counts of one audit, and its bound."""
+    result = one_run.audit(
+        score,
+        included,
+        n_positive=cell["n_positive"],
+        n_negative=cell["n_negative"],
+        delta=cell["delta"],
+        significance=cell["significance"],
+        rng=rng,
+    )
+    return {
+        "significance": result.significance,
+        "n_canaries": result.n_canaries,
+        "n_included": result.n_included,
+        "n_positive": result.n_positive,
+        "n_negative": result.n_negative,
+        "n_correct_positive": result.n_correct_positive,
+        "n_correct_negative": result.n_correct_negative,
+        "n_guesses": result.n_guesses,
+        "n_correct": result.n_correct,
+        "epsilon_lower_bound": result.epsilon_lower_bound,
+    }
+
+
+# --------------------------------------------------------------------- from parameters to cells
+
+
+def settings(session) -> dict[str, dict]:
+    """What distinguishes the two settings: images, sampling rate, steps, runs.
+
+    Raises:
+        WorkbookError: for more training images than there are.
+    """
+    p, n_available = session.p, len(session.dataset.train_images)
+    if p.n_train > n_available:
+        raise WorkbookError(
+            f"n_train = {p.n_train}; allowed: at most {n_available}, the training images of "
+            f"{p.dataset}"
+        )
+    few = {
+        "n_train": p.n_train,
+        "sampling_rate": p.sampling_rate,
+        "steps": p.steps,
+        "n_runs": p.n_runs,
+    }
+    every = {
+        "n_train": n_available,
+        "sampling_rate": p.all_sampling_rate,
+        "steps": p.all_steps,
+        "n_runs": p.all_n_runs,
+    }
+    return {FEW: few} | ({ALL: every} if p.all_n_runs else {})
+
+
+def plan_cells(session) -> list[dict]:
+    """One cell for each mechanism that is audited."""
+    p = session.p
+    mechanisms = dict.fromkeys(
+        (setting["sampling_rate"], setting["steps"]) for setting in settings(session).values()
+    )
+    return [
+        {
+            "epsilon": epsilon,
+            "delta": p.delta,
+            "sampling_rate": sampling_rate,
+            "steps": steps,
+            "significance": p.significance,
+            "n_canaries": p.n_canaries,
+            "n_positive": _planned(p.n_positive, i),
+            "n_negative": _planned(p.n_negative, i),
+            "n_simulations": p.n_simulations,
+        }
+        for sampling_rate, steps in mechanisms
+        for i, epsilon in enumerate(p.epsilons)
+    ]
+
+
+def ceiling_cells(session) -> list[dict]:
+    """One cell for each plan."""
+    return session.tables["plans"].drop(columns="counts_from").to_dict("records")
+
+
+def white_box_cells(session) -> list[dict]:
+    """One cell for each training run."""
+    p, plans = session.p, session.tables["plans"]
+    cells = []
+    for name, setting in settings(session).items():
+        same = (plans["sampling_rate"] == setting["sampling_rate"]) & (
+            plans["steps"] == setting["steps"]
+        )
+        for cell in plans[same].drop(columns=["counts_from", "n_simulations"]).to_dict("records"):
+            cells += [
+                cell
+                | {
+                    "setting": name,
+                    "run": run,
+                    "n_train": setting["n_train"],
+                    "network": p.network,
+                    "clip_norm": p.clip_norm,
+                    "learning_rate": p.learning_rate,
+                    "device": p.device,
+                }
+                for run in range(setting["n_runs"])
+            ]
+    return cells
+
+
+def _planned(counts: str | list[int], i: int) -> int | None:
+    return None if counts == "simulated" else counts[i]
+
+
+def check_guess_counts(p: SimpleNamespace) -> None:
+    """Refuse counts that are not one for each ε, or that exceed the canaries.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    for name in ("n_positive", "n_negative"):
+        counts = getattr(p, name)
+        if counts != "simulated" and len(counts) != len(p.epsilons):
+            raise WorkbookError(
+                f"{name} = {counts}; allowed: 'simulated', or {len(p.epsilons)} counts, one for "
+                f"each of epsilons = {p.epsilons}"
+            )
+    for i in range(len(p.epsilons)):
+        one_run.check_guesses(
+            n_canaries=p.n_canaries,
+            n_positive=_planned(p.n_positive, i) or 0,
+            n_negative=_planned(p.n_negative, i) or 0,
+        )
+
+
+RULES = (check_guess_counts,)
+
+
+# ------------------------------------------------------------------------------------ tables
+
+_MECHANISM_FIELDS = (
+    Field("epsilon", "number", "nats", "ε that the noise was calibrated for", minimum=0),
+    Field(
+        "theoretical_epsilon",
+        "number",
+        "nats",
+        "ε of the mechanism at δ by privacy-loss distributions, from above",
+        minimum=0,
+    ),
+    Field("delta", "number", "", "δ of theory and audit", minimum=0, maximum=1),
+    Field("sampling_rate", "number", "", "Poisson sampling rate q", minimum=0, maximum=1),
+    Field("steps", "integer", "", "steps T", minimum=1),
+    Field("noise_multiplier", "number", "clip norms", "noise standard deviation σ", minimum=0),
+)
+_GUESS_FIELDS = (
+    Field("n_positive", "integer", "", "guesses of 'in', fixed before the run", minimum=0),
+    Field("n_negative", "integer", "", "guesses of 'out', fixed before the run", minimum=0),
+)
+_AUDIT_FIELDS = (
+    Field("significance", "number", "", "allowed probability of a false bound", minimum=0),
+    Field("n_canaries", "integer", "", "canaries m", minimum=1),
+    Field("n_included", "integer", "", "canaries whose coin said 'in'", minimum=0),
+    *_GUESS_FIELDS,
+    Field("n_correct_positive", "integer", "", "guesses of 'in' that were right", minimum=0),
+    Field("n_correct_negative", "integer", "", "guesses of 'out' that were right", minimum=0),
+    Field("n_guesses", "integer", "", "guesses r in all", minimum=0),
+    Field("n_correct", "integer", "", "guesses v that were right", minimum=0),
+    Field(
+        "epsilon_lower_bound",
+        "number",
+        "nats",
+        "lower bound on ε at δ (Theorem 5.2)",
+        minimum=0,
+        recipe={
+            "function": "one_run.epsilon_lower_bound",
+            "columns": {
+                name: name
+                for name in ("n_canaries", "n_guesses", "n_correct", "delta", "significance")
+            },
+        },
+    ),
+)
+_BOUND_BELOW_TRUTH = ({"lower_bound": "epsilon_lower_bound", "truth": "theoretical_epsilon"},)
+
+TABLES = {
+    "plans": Table(
+        fields=(
+            *_MECHANISM_FIELDS,
+            Field("significance", "number", "", "allowed probability of a false bound", minimum=0),
+            Field("n_canaries", "integer", "", "canaries m", minimum=1),
+            *_GUESS_FIELDS,
+            Field("n_simulations", "integer", "", "simulated audits", minimum=2),
+            Field("counts_from", "string", "", "what settled the counts: simulation or parameters"),
+        ),
+        key=("epsilon", "sampling_rate", "steps"),
+        meaning="one mechanism, with what was settled before any run",
+    ),
+    "ceiling": Table(
+        fields=(
+            *_MECHANISM_FIELDS,
+            Field("simulation", "integer", "", "number of the simulation", minimum=0),
+            *_AUDIT_FIELDS,
+        ),
+        key=("epsilon", "sampling_rate", "steps", "simulation"),
+        meaning="one audit of the idealised mechanism: one coordinate a canary, no interference",
+        claims=_BOUND_BELOW_TRUTH,
+    ),
+    "audits": Table(
+        fields=(
+            Field("setting", "string", "", "few images or all images"),
+            Field("run", "integer", "", "number of the training run at this ε", minimum=0),
+            Field("network", "string", "", "network"),
+            Field("n_train", "integer", "", "ordinary training images", minimum=1),
+            *_MECHANISM_FIELDS,
+            Field("n_parameters", "integer", "", "parameters of the network", minimum=1),
+            Field("mean_batch_size", "number", "images", "ordinary images a step", minimum=0),
+            Field(
+                "test_accuracy", "number", "", "accuracy on the test images", minimum=0, maximum=1
+            ),
+            Field("score", "string", "", "how canaries were scored"),
+            *_AUDIT_FIELDS,
+        ),
+        key=("setting", "epsilon", "run", "score"),
+        meaning="one audit: one training run seen through one score",
+        claims=_BOUND_BELOW_TRUTH,
+    ),
+    "verdicts": Table(
+        fields=(
+            Field("claim", "string", "", "what is compared"),
+            Field("paper", "string", "", "what the paper reports"),
+            Field("ours", "number", "", "what was measured here"),
+            Field("low", "number", "", "lower end of the 95 % interval", required=False),
+            Field("high", "number", "", "upper end of the 95 % interval", required=False),
+            Field("verdict", "string", "", "what follows from the interval"),
+            Field("reason", "string", "", "how it was computed"),
+        ),
+        key=("claim",),
+        meaning="one claim of the paper against this run",
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------- verdicts
+
+
+def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Headline bounds a setting and ε: mean, Student's 95 % interval, ceiling, share of it."""
+    audits, ceilings = tables["audits"], tables["ceiling"]
+    rows = []
+    headline = audits[audits["score"] == HEADLINE_SCORE]
+    for (setting, epsilon), runs in headline.groupby(["setting", "epsilon"], sort=False):
+        mean, low, high = intervals.mean_interval(runs["epsilon_lower_bound"])
+        best = _ceiling_of(ceilings, runs).mean()
+        rows.append(
+            {
+                "setting": setting,
+                "theoretical ε": epsilon,
+                "runs": len(runs),
+                "guesses": int(runs["n_guesses"].iloc[0]),
+                "mean right": runs["n_correct"].mean(),
+                "bound": mean,
+                "low": low,
+                "high": high,
+                "ceiling": best,
+                "share of ceiling": mean / best if best > 0 else np.nan,
+                "paper": PAPER_BOUNDS.get(epsilon, np.nan),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """Compare the paper's claims with the audits, by intervals; the rows of table ``verdicts``."""
+    audits = tables["audits"]
+    headline = audits[audits["score"] == HEADLINE_SCORE]
+    few = headline[headline["setting"] == FEW]
+    rows = [
+        _bound_verdict(epsilon, paper, few[few["epsilon"] == epsilon], tables["ceiling"])
+        for epsilon, paper in PAPER_BOUNDS.items()
+        if (few["epsilon"] == epsilon).any()
+    ]
+    shares = {
+        setting: _shares(tables["ceiling"], headline[headline["setting"] == setting])
+        for setting in headline["setting"].unique()
+    }
+    for setting, share in shares.items():
+        if share.size:
+            rows.append(_ceiling_verdict(setting, share))
+    if ALL in shares and shares[ALL].size and shares[FEW].size:
+        rows.append(_more_images_verdict(shares))
+    return rows
+
+
+def _row(claim, paper, interval, verdict, reason) -> dict:
+    ours, low, high = (None if not np.isfinite(value) else float(value) for value in interval)
+    if low is None or high is None:
+        verdict = "not distinguishable"
+    return {
+        "claim": claim,
+        "paper": paper,
+        "ours": ours,
+        "low": low,
+        "high": high,
+        "verdict": verdict,
+        "reason": reason,
+    }
+
+
+def _bound_verdict(epsilon, paper, runs: pd.DataFrame, ceilings: pd.DataFrame) -> dict:
+    interval = intervals.prediction_interval(
+        runs["epsilon_lower_bound"], _ceiling_of(ceilings, runs)
+    )
+    ours, low, high = interval
+    if low - PAPER_ROUNDING <= paper <= high + PAPER_ROUNDING:
+        verdict = "agrees"
+    else:
+        verdict = "differs: ours is " + ("tighter" if ours > paper else "looser")
+    return _row(
+        f"white-box bound at ε = {epsilon:g}",
+        f"{paper:g}",
+        interval,
+        verdict,
+        f"mean of {len(runs)} runs, and where one more would fall (the paper's is one, rounded to "
+        f"± {PAPER_ROUNDING:g}), by the scatter of the simulated audits",
+    )
+
+
+def _ceiling_verdict(setting: str, share: np.ndarray) -> dict:
+    interval = intervals.mean_interval(share)
+    return _row(
+        f"share of the ceiling, {setting}",
+        "none given",
+        interval,
+        "at least 90 %" if interval[1] >= 0.9 else "may be below 90 %",
+        f"bound over mean ceiling of the same mechanism and guesses, mean of {share.size} runs",
+    )
+
+
+def _more_images_verdict(shares: dict[str, np.ndarray]) -> dict:
+    interval = intervals.difference_interval(shares[ALL], shares[FEW])
+    return _row(
+        "more ordinary images change the share of the ceiling",
+        "no",
+        interval,
+        "agrees" if interval[1] <= 0 <= interval[2] else "differs: the share changes",
+        f"share with all images less share with few; {shares[ALL].size} and {shares[FEW].size} "
+        "runs",
+    )
+
+
+def _ceiling_of(ceilings: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Simulated bounds of the mechanism that ``runs`` (all of one mechanism) used."""
+    same = np.logical_and.reduce(
+        [ceilings[name] == runs[name].iloc[0] for name in ("epsilon", "sampling_rate", "steps")]
+    )
+    return ceilings.loc[same, "epsilon_lower_bound"]
+
+
+def _shares(ceilings: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
+    """Each run's bound over its mean ceiling; runs whose ceiling is 0 say nothing."""
+    shares = [
+        group["epsilon_lower_bound"] / best
+        for _, group in runs.groupby("epsilon")
+        if (best := _ceiling_of(ceilings, group).mean()) > 0
+    ]
+    return np.concatenate(shares) if shares else np.array([])
+
+
+# ----------------------------------------------------------------------------------- figures
+
+
+def draw_bounds(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """Lower bound against theoretical ε: runs, their mean, the ceiling, the paper's values."""
+    audits, ceilings = tables["audits"], tables["ceiling"]
+    headline = audits[audits["score"] == HEADLINE_SCORE]
+    names = list(headline["setting"].unique())
+    figure, axes = figures.new_figure(1, len(names), height=3.6, share_x=True, share_y=True)
+    for ax, name in zip(np.atleast_1d(axes), names, strict=True):
+        runs = headline[headline["setting"] == name]
+        _draw_ceiling(ax, ceilings, runs)
+        ax.plot(
+            runs["epsilon"],
+            runs["epsilon_lower_bound"],
+            linestyle="none",
+            marker="_",
+            markersize=9,
+            color=figures.COLOURS[1],
+            label="one run, 95 % lower bound",
+        )
+        means = runs.groupby("epsilon")["epsilon_lower_bound"].mean()
+        solid = figures.series(1) | {"linestyle": "-"}
+        ax.plot(means.index, means, label="mean of runs", **solid)
+        largest = runs["epsilon"].max()
+        ax.plot([0, largest], [0, largest], color="grey", linewidth=1, label="truth (bound = ε)")
+        paper = {e: bound for e, bound in PAPER_BOUNDS.items() if e in set(runs["epsilon"])}
+        figures.paper_value(ax, list(paper), list(paper.values()), label="paper (CIFAR-10)")
+        first = runs.iloc[0]
+        ax.set_title(
+            f"{name} ({first['n_train']:,}), q = {first['sampling_rate']:g}, T = {first['steps']}"
+        )
+        ax.set_xlabel(f"theoretical ε (nats) at δ = {first['delta']:g}")
+    np.atleast_1d(axes)[0].set_ylabel("lower bound on ε (nats)")
+    np.atleast_1d(axes)[0].legend(loc="upper left")
+    return figure
+
+
+def _draw_ceiling(ax, ceilings: pd.DataFrame, runs: pd.DataFrame) -> None:
+    bounds = {epsilon: _ceiling_of(ceilings, group) for epsilon, group in runs.groupby("epsilon")}
+    epsilons = list(bounds)
+    figures.band(
+        ax,
+        epsilons,
+        [values.quantile(0.025) for values in bounds.values()],
+        [values.quantile(0.975) for values in bounds.values()],
+        index=0,
+        label="ceiling, 95 % of single audits",
+    )
+    ax.plot(
+        epsilons,
+        [values.mean() for values in bounds.values()],
+        color=figures.COLOURS[0],
+        linestyle="--",
+        label="ceiling, mean",
+    )
+
+
+def draw_scores(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """Lower bound for each of the four scores on the same runs."""
+    audits = tables["audits"]
+    names = list(audits["setting"].unique())
+    figure, axes = figures.new_figure(1, len(names), height=3.2, share_y=True)
+    for ax, name in zip(np.atleast_1d(axes), names, strict=True):
+        runs = audits[audits["setting"] == name]
+        epsilons = sorted(runs["epsilon"].unique())
+        for i, score in enumerate(canaries.SCORES):
+            bounds = runs[runs["score"] == score]
+            x = bounds["epsilon"].map(epsilons.index) + 0.18 * (i - 1.5)
+            style = figures.series(i) | {"linestyle": "none", "markerfacecolor": "none"}
+            ax.plot(x, bounds["epsilon_lower_bound"], label=score.replace("_", " "), **style)
+        ax.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
+        ax.set_ylim(bottom=0)
+        first = runs.iloc[0]
+        ax.set_title(f"{name} ({first['n_train']:,}), q = {first['sampling_rate']:g}")
+        ax.set_xlabel(f"theoretical ε (nats) at δ = {first['delta']:g}")
+    np.atleast_1d(axes)[0].set_ylabel("lower bound on ε (nats)")
+    np.atleast_1d(axes)[0].legend(loc="upper left", title="score", alignment="left")
+    return figure
+
+
+FIGURES = {
+    "bounds": Figure(
+        draw_bounds,
+        tables=("audits", "ceiling"),
+        title="Lower bound on ε from one training run",
+        alternative_text=(
+            "Lower bounds on ε against the theoretical ε, one panel a setting: single runs, their "
+            "mean, the simulated ceiling with its band, the line where bound and truth are equal, "
+            "and the paper's four values as stars."
+        ),
+    ),
+    "scores": Figure(
+        draw_scores,
+        tables=("audits",),
+        title="What a score is worth",
+        alternative_text=(
+            "Lower bounds on ε for four ways to score the canaries, side by side at each "
+            "theoretical ε, one panel a setting, one marker a run."
+        ),
+    ),
+}

@@ -1,0 +1,276 @@
+"""Study 01: its cells, its comparison with the paper, its notebook's parameters."""
+
+import ast
+import json
+from types import SimpleNamespace
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from lib import data, figures, parameters, paths, results, sweep, workbook
+from lib import one_run_audit as study
+from lib.errors import WorkbookError
+
+PROFILES = ("smoke", "cpu", "paper")
+TINY = {
+    "dataset": "mnist5k",
+    "device": "cpu",
+    "epsilons": [2.0, 8.0],
+    "n_canaries": 500,
+    "n_simulations": 3,
+    "n_train": 16,
+    "sampling_rate": 0.5,
+    "steps": 2,
+    "n_runs": 1,
+    "n_jobs": 1,
+}
+
+
+def declared():
+    """The values in the notebook's parameters cell."""
+    notebook = nbformat.read(paths.NOTEBOOKS / f"{study.NOTEBOOK}.ipynb", as_version=4)
+    (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    return {
+        statement.targets[0].id: ast.literal_eval(statement.value)
+        for statement in ast.parse(cell.source).body
+    }
+
+
+def profile(name):
+    text = (paths.NOTEBOOKS / "profiles" / name / f"{study.NOTEBOOK}.yaml").read_text()
+    return yaml.safe_load(text)
+
+
+def checked(**changes):
+    return parameters.check(declared() | changes, study.PARAMETERS, rules=study.RULES)
+
+
+def plan(**changes):
+    cell = {
+        "epsilon": 4.0,
+        "delta": 1e-5,
+        "sampling_rate": 1.0,
+        "steps": 1,
+        "significance": 0.05,
+        "n_canaries": 2000,
+        "n_positive": None,
+        "n_negative": None,
+        "n_simulations": 5,
+    } | changes
+    (row,) = study.plan(cell, sweep.Streams(0, cell), None)
+    return row
+
+
+# ------------------------------------------------------------------------------------- cells
+
+
+def test_plan_spends_guesses_where_they_pay():
+    full, rare = plan(), plan(sampling_rate=0.02, steps=50)
+    # At q = 1 both sides of the scores say the same; a rarely sampled member looks like no member.
+    assert full["n_negative"] > 0.3 * full["n_positive"] > 0
+    assert rare["n_negative"] < 0.3 * rare["n_positive"]
+    assert full["theoretical_epsilon"] <= 4.0
+    assert full["counts_from"] == "simulation"
+
+
+def test_plan_takes_counts_from_the_parameters():
+    row = plan(n_positive=0, n_negative=30)
+    assert (row["n_positive"], row["n_negative"], row["counts_from"]) == (0, 30, "parameters")
+
+
+def test_ceiling_is_what_an_independent_simulation_found():
+    """Theoretical ε = 4, q = 0.25, T = 100, 50,000 canaries: 2.31 with the best counts."""
+    row = plan(sampling_rate=0.25, steps=100, n_canaries=50_000, n_simulations=6)
+    del row["counts_from"]
+    rows = study.ceiling(row, sweep.Streams(0, row), None)
+    bounds = [each["epsilon_lower_bound"] for each in rows]
+    # Six audits scatter by 0.15, so their mean by 0.06; three of those.
+    assert np.mean(bounds) == pytest.approx(2.31, abs=0.18)
+
+
+def test_one_training_run_is_audited_with_each_score():
+    p = checked(**TINY, all_n_runs=0)
+    session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
+    plans = [row for cell in study.plan_cells(session) for row in [plan(**cell)]]
+    session.tables["plans"] = pd.DataFrame(plans)
+    cell = study.white_box_cells(session)[0]
+    rows, again, other = (
+        study.white_box(cell, sweep.Streams(seed, cell), session.dataset) for seed in (0, 0, 1)
+    )
+    assert rows == again
+    assert rows != other
+    assert [row["score"] for row in rows] == list(study.canaries.SCORES)
+    assert len({row["n_included"] for row in rows}) == 1
+    for row in rows:
+        assert row["n_correct"] == row["n_correct_positive"] + row["n_correct_negative"]
+        assert row["n_guesses"] == plans[0]["n_positive"] + plans[0]["n_negative"]
+
+
+# ---------------------------------------------------------------------------------- verdicts
+
+
+def tables(bounds, ceiling=2.0, scatter=0.1):
+    """Audits at ε = 4 with these bounds, few images then all, and a ceiling of 100 audits."""
+    columns = {"epsilon": 4.0, "sampling_rate": 0.5, "steps": 2, "n_guesses": 9, "n_correct": 8}
+    columns |= {"delta": 1e-5, "n_train": 7}
+    audits = [
+        columns | {"setting": setting, "score": study.HEADLINE_SCORE, "epsilon_lower_bound": bound}
+        for setting, values in zip((study.FEW, study.ALL), bounds, strict=True)
+        for bound in values
+    ]
+    spread = ceiling + scatter * np.linspace(-1.7, 1.7, 100)
+    simulated = [columns | {"epsilon_lower_bound": bound} for bound in spread]
+    return {"audits": pd.DataFrame(audits), "ceiling": pd.DataFrame(simulated)}
+
+
+def verdict(made, claim):
+    (found,) = [row for row in study.verdicts(made) if row["claim"].startswith(claim)]
+    return found["verdict"]
+
+
+def test_verdicts_follow_from_the_intervals():
+    near = tables(([1.9, 1.95, 2.0], [1.93, 1.97]))
+    assert verdict(near, "white-box bound at ε = 4") == "agrees"  # 1.8 is two scatters off
+    assert verdict(near, "share of the ceiling, few") == "at least 90 %"
+    assert verdict(near, "more ordinary") == "agrees"
+    above = tables(([2.5, 2.5, 2.5], [2.5, 2.5]))
+    assert verdict(above, "white-box bound at ε = 4") == "differs: ours is tighter"
+    below = tables(([1.2, 1.2, 1.2], [1.19, 1.21]))
+    assert verdict(below, "white-box bound at ε = 4") == "differs: ours is looser"
+    assert verdict(below, "share of the ceiling, few") == "may be below 90 %"
+    apart = tables(([2.0, 2.01, 1.99], [1.0, 1.01]))
+    assert verdict(apart, "more ordinary") == "differs: the share changes"
+    assert verdict(tables(([2.0, 2.1], [1.0])), "more ordinary") == "not distinguishable"
+
+
+def test_summary_gives_the_share_of_the_ceiling():
+    summary = study.summary(tables(([1.0, 1.2], [0.5])))
+    assert summary["share of ceiling"].tolist() == pytest.approx([0.55, 0.25])
+    assert summary["paper"].tolist() == [1.8, 1.8]
+
+
+def test_figures_show_what_the_tables_hold(tmp_path):
+    first, second = (tables((few, [1.0])) for few in ([1.0, 2.0], [1.0, 2.5]))
+    for name, figure in study.FIGURES.items():
+        drawn = [
+            figures.save(figure.draw(made), tmp_path / f"{name}{i}")[0].read_bytes()
+            for i, made in enumerate((first, first, second))
+        ]
+        assert drawn[0] == drawn[1]
+        assert drawn[0] != drawn[2]
+
+
+# -------------------------------------------------------------------------------- parameters
+
+
+def test_notebook_declares_exactly_the_parameters():
+    assert declared().keys() == study.PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_profiles_hold_values_that_need_no_conversion(name):
+    values = profile(name)
+    p = vars(checked(**values))
+    for parameter, value in values.items():
+        assert type(p[parameter]) is type(value), parameter
+        assert p[parameter] == value
+    assert p["profile"] == name
+
+
+def test_smoke_profile_is_what_the_notebook_declares():
+    assert declared() | profile("smoke") == declared()
+
+
+CHANGES = {
+    "network": "wrn_16_4",
+    "epsilons": [3.0],
+    "delta": 1e-6,
+    "significance": 0.01,
+    "n_canaries": 600,
+    "n_positive": [3, 4],
+    "n_negative": [3, 4],
+    "n_simulations": 4,
+    "n_train": 17,
+    "sampling_rate": 0.6,
+    "steps": 3,
+    "n_runs": 2,
+    "all_sampling_rate": 0.3,
+    "all_steps": 5,
+    "all_n_runs": 2,
+    "clip_norm": 2.0,
+    "learning_rate": 0.25,
+    "device": "cuda",
+}
+
+
+def all_cells(p):
+    """Every cell of the study, with stand-ins for what the plans would say."""
+    session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
+    cells = study.plan_cells(session)
+    session.tables["plans"] = pd.DataFrame(
+        [cell | {"noise_multiplier": 1.0, "counts_from": "simulation"} for cell in cells]
+    )
+    return json.dumps([cells, study.ceiling_cells(session), study.white_box_cells(session)])
+
+
+@pytest.mark.parametrize("name", study.PARAMETERS)
+def test_every_parameter_that_changes_results_changes_a_cell(name):
+    if not study.PARAMETERS[name].changes_results or name in ("seed", "dataset"):
+        assert name in parameters.SHARED  # seed and dataset are part of every cell's key
+        return
+    assert all_cells(checked(**TINY)) != all_cells(checked(**TINY | {name: CHANGES[name]}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilons": [0.0]}, "epsilons"),
+        ({"delta": 1.0}, "delta"),
+        ({"sampling_rate": 0}, "sampling_rate"),
+        ({"n_positive": [600, 1], "n_negative": [0, 0]}, "n_positive = 600 and n_negative = 0"),
+        ({"n_positive": [1]}, "n_positive = .1.; allowed: 'simulated', or 2 counts"),
+        ({"dataset": "cifar11"}, "dataset = 'cifar11'"),
+    ],
+)
+def test_bad_parameters_are_refused_by_name(changes, words):
+    with pytest.raises(WorkbookError, match=words):
+        checked(**TINY | changes)
+
+
+def test_more_training_images_than_there_are():
+    session = SimpleNamespace(p=checked(**TINY | {"n_train": 4001}), dataset=data.load("mnist5k"))
+    with pytest.raises(WorkbookError, match="n_train = 4001; allowed: at most 4000"):
+        study.plan_cells(session)
+
+
+# ------------------------------------------------------------------------------ the whole run
+
+
+def run(session):
+    session.table("plans", study.plan, study.plan_cells)
+    session.table("ceiling", study.ceiling, study.ceiling_cells)
+    session.table("audits", study.white_box, study.white_box_cells, uses_data=True)
+    shown = [session.figure(name).data for name in study.FIGURES]
+    session.derive("verdicts", study.verdicts)
+    return session.publish(), shown
+
+
+@pytest.mark.parametrize("name", ["smoke", "paper"])
+def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
+    sizes = TINY | {
+        "results_dir": str(tmp_path),
+        "all_steps": 2,
+        "all_sampling_rate": 0.05,
+        "epsilons": [8.0],
+    }
+    values = declared() | profile(name) | sizes
+    package, shown = run(workbook.begin(values, study))
+    assert results.verify(package) == []
+    again, redrawn = run(workbook.begin(values | {"figures_only": True, "seed": 5}, study))
+    assert again == package
+    assert redrawn == shown
+    assert results.open_package("one_run_audit", "local", tmp_path).parameters["seed"] == 0
