@@ -1,8 +1,9 @@
 """Canaries: examples made to be noticed, whose membership an auditor then guesses.
 
 White-box ("gradient attack", Steinke et al., arXiv:2305.08846, Section 6): canary i is a gradient
-of norm C along a coordinate of its own. Its membership is a fair coin; a canary that is in is
-sampled at rate q in each step like any example. The auditor sees every released gradient.
+of norm C along a coordinate of its own, with a sign of its own so that together the canaries pull
+the network nowhere. Its membership is a fair coin; a canary that is in is sampled at rate q in each
+step like any example. The auditor sees every released gradient.
 
 Everything here is NumPy: vectors come in and go out as arrays.
 """
@@ -54,7 +55,7 @@ class DiracCanaries:
             noise_multiplier: σ > 0.
             sampling_rate: q.
             coin_rng: memberships. Each purpose has a stream of its own.
-            place_rng: coordinates.
+            place_rng: coordinates and signs, which the auditor knows.
             batch_rng: which members are in which batch.
 
         Raises:
@@ -75,6 +76,7 @@ class DiracCanaries:
         self.sampling_rate = sampling_rate
         self.included = coin_rng.random(n_canaries) < 0.5
         self.places = place_rng.permutation(n_parameters)[:n_canaries]
+        self.signs = place_rng.choice([-1.0, 1.0], n_canaries)
         self._batch_rng = batch_rng
         self._scores = {name: np.zeros(n_canaries) for name in SCORES}
 
@@ -82,7 +84,8 @@ class DiracCanaries:
         """(d,) float32 sum of the gradients of the canaries in this step's batch."""
         sampled = self._batch_rng.random(self.included.size) < self.sampling_rate
         total = np.zeros(self.n_parameters, dtype=np.float32)
-        total[self.places[self.included & sampled]] = self.clip_norm
+        drawn = self.included & sampled
+        total[self.places[drawn]] = self.clip_norm * self.signs[drawn]
         return total
 
     def observe(self, gradient: np.ndarray, ordinary: np.ndarray) -> None:
@@ -92,8 +95,9 @@ class DiracCanaries:
             gradient: (d,) released sum: ordinary examples, canaries, noise.
             ordinary: (d,) clipped sum of the ordinary examples alone.
         """
-        raw = gradient[self.places].astype(float) / self.clip_norm
-        residual = raw - ordinary[self.places].astype(float) / self.clip_norm
+        unit = self.signs / self.clip_norm
+        raw = gradient[self.places] * unit
+        residual = raw - ordinary[self.places] * unit
         for kind, along in (("raw", raw), ("residual", residual)):
             self._scores[f"{kind}_sum"] += along
             self._scores[f"{kind}_likelihood_ratio"] += log_likelihood_ratio(

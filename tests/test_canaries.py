@@ -33,14 +33,17 @@ def test_each_canary_has_its_own_coordinate_and_a_fair_coin():
 
 def test_only_members_are_sampled_at_the_sampling_rate():
     made = make()
-    total = sum((made.gradient(step) > 0).astype(int) for step in range(1000))
+    total = sum((made.gradient(step) != 0).astype(int) for step in range(1000))
     assert not total[made.places[~made.included]].any()
     outside = np.setdiff1d(np.arange(500), made.places)
     assert not total[outside].any()
     drawn = total[made.places[made.included]]
     assert drawn.mean() == pytest.approx(300, abs=4 * np.sqrt(210 / drawn.size))
     assert drawn.var() == pytest.approx(210, rel=4 * np.sqrt(2 / drawn.size))
-    assert set(np.unique(made.gradient(0))) == {0.0, 2.0}
+    gradient = made.gradient(0)
+    assert set(np.unique(gradient)) == {-2.0, 0.0, 2.0}
+    signed = gradient[made.places] * made.signs
+    assert set(np.unique(signed)) == {0.0, 2.0}
 
 
 def test_likelihood_ratio_is_the_ratio_of_densities():
@@ -61,9 +64,9 @@ def test_scores_by_hand():
     for step in range(2):
         made.observe(np.array([3.0, 5.0, 7.0]), np.array([1.0, 1.0, 1.0]) * step)
     scores = made.scores()
-    raw = np.array([3.0, 5.0, 7.0])[made.places] / 2.0
+    raw = made.signs * np.array([3.0, 5.0, 7.0])[made.places] / 2.0
     np.testing.assert_allclose(scores["raw_sum"], 2 * raw)
-    np.testing.assert_allclose(scores["residual_sum"], 2 * raw - 0.5)
+    np.testing.assert_allclose(scores["residual_sum"], 2 * raw - made.signs * 0.5)
     np.testing.assert_allclose(scores["raw_likelihood_ratio"], 2 * (2 * raw - 1) / (2 * 0.64))
     assert set(scores) == set(canaries.SCORES)
 

@@ -151,6 +151,16 @@ def test_half_installed_active_venv_is_completed_and_started_anew(choices, monke
     assert choices["installed"] == 1
 
 
+def test_full_disk_is_told_in_one_line(choices, monkeypatch):
+    def install(requirements, lock):
+        raise OSError(28, "No space left on device")
+
+    choices["here"] = choices["venv"] = ["numpy is not installed"]
+    monkeypatch.setattr(launcher, "install", install)
+    with pytest.raises(WorkbookError, match="No space left on device"):
+        launcher.other_interpreter()
+
+
 def test_handing_over_is_by_path_and_drops_foreign_search_paths(monkeypatch):
     calls = []
     monkeypatch.setattr(os, "execve", lambda *call: calls.append(call))
