@@ -460,11 +460,21 @@ TABLES = {
         ),
         key=("claim",),
         meaning="one claim of the paper against this run",
+        derived="one_run_audit.verdicts",
     ),
 }
 
 
 # ---------------------------------------------------------------------------------- verdicts
+
+
+def ceiling_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Ceilings by mechanism: mean, scatter and middle 95 % of the simulated audits."""
+    mechanisms = tables["ceiling"].groupby(["sampling_rate", "steps", "epsilon"], sort=False)
+    bounds = mechanisms["epsilon_lower_bound"]
+    named = {"audits": bounds.size(), "mean bound": bounds.mean(), "scatter": bounds.std()}
+    named |= {f"{share:.1%}": bounds.quantile(share) for share in (0.025, 0.975)}
+    return pd.DataFrame(named).reset_index()
 
 
 def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -473,7 +483,8 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     headline = audits[audits["score"] == HEADLINE_SCORE]
     for (setting, epsilon), runs in headline.groupby(["setting", "epsilon"], sort=False):
-        mean, low, high = intervals.mean_interval(runs["epsilon_lower_bound"])
+        interval = np.array(intervals.mean_interval(runs["epsilon_lower_bound"]))
+        mean, low, high = np.where(np.isfinite(interval), interval, np.nan)  # one run: no spread
         best = _ceiling_of(ceilings, runs).mean()
         rows.append(
             {

@@ -67,6 +67,9 @@ TEMPLATE = """
 
 {%- block output_area_prompt -%}{%- endblock output_area_prompt -%}
 
+{#- Progress and warnings are for whoever runs a notebook; the notebook file keeps them. -#}
+{%- block stream_stderr -%}{%- endblock stream_stderr -%}
+
 {%- block input -%}
 {%- set tags = cell.metadata.get('tags', []) -%}
 <details><summary>

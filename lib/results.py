@@ -151,6 +151,7 @@ class Draft:
             "dialect": tables.DIALECT,
             "schema": schema,
             "claims": list(table.claims),
+            **({"derived": table.derived} if table.derived else {}),
         }
         return _read_table(self.folder, self._resources[name])
 

@@ -309,7 +309,10 @@ def _with_workers(texts: list[str], task: _Task, dataset, n_jobs: int) -> Iterat
     )
     results = parallel(joblib.delayed(_compute_in_worker)(text, task, dataset) for text in texts)
     try:
-        yield from results
+        with warnings.catch_warnings():
+            # joblib replaces a worker that has grown by a large dataset, and loses no cell.
+            warnings.filterwarnings("ignore", message="A worker stopped while some jobs")
+            yield from results
     except BrokenProcessPool as error:
         raise WorkbookError(
             f"a worker process computing {task.name} was killed from outside, often because memory"

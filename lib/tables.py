@@ -80,12 +80,15 @@ class Table:
         meaning: what one row is.
         claims: what no honest row may break beyond chance, each ``{"lower_bound": column, "truth":
             column}`` or ``{"attack": column, "bound": column}``: the first is not above the second.
+        derived: the function that makes the whole table from the package's other ones, such as
+            ``"one_run_audit.verdicts"``; None for a table of observations.
     """
 
     fields: tuple[Field, ...]
     key: tuple[str, ...]
     meaning: str
     claims: tuple[dict, ...] = ()
+    derived: str | None = None
 
     def __post_init__(self):
         names = [field.name for field in self.fields]

@@ -26,6 +26,8 @@ RECIPES = {
     "one_run.epsilon_lower_bound": "lib.one_run",
     "one_run.p_value": "lib.one_run",
 }
+# The functions that may make a whole table from the others.
+DERIVED = {"one_run_audit.verdicts": "lib.one_run_audit"}
 # A claim's first column must not exceed its second.
 CLAIMS = {"lower_bound": "truth", "attack": "bound"}
 TOLERANCE = 1e-6
@@ -83,6 +85,7 @@ _RESOURCE = {
             },
         },
         "claims": {"type": "array", "items": _NAMES},
+        "derived": {"enum": list(DERIVED)},
         "figure": {
             "type": "object",
             "required": ["function", "tables"],
@@ -202,6 +205,8 @@ def verify(folder: Path) -> list[str]:
         resource["path"]: _resource_problems(folder, resource, descriptor)
         for resource in descriptor["resources"]
     }
+    if not any(faults.values()):
+        faults |= _derived_problems(folder, descriptor)
     problems = [f"{path}: {fault}" for path, found in faults.items() for fault in found]
     listed = {DESCRIPTOR, *faults}
     problems += [f"{path}: not listed in {DESCRIPTOR}" for path in _files(folder) - listed]
@@ -264,6 +269,46 @@ def _recipe_problems(frame: pd.DataFrame, name: str, recipe: Mapping) -> list[st
         f"row {first + 1}, column {name}: {found[first]:.9g}, but {recipe['function']} of its row"
         f" gives {expected[first]:.9g}{more}"
     ]
+
+
+def _derived_problems(folder: Path, descriptor: Mapping) -> dict[str, list[str]]:
+    """Make every derived table again from the others; what differs, by path."""
+    resources = [resource for resource in descriptor["resources"] if "schema" in resource]
+    frames = {
+        resource["name"]: tables.read(read_file(folder, resource)[0], resource["schema"])[0]
+        for resource in resources
+    }
+    return {
+        resource["path"]: _table_differences(resource["name"], resource["derived"], frames)
+        for resource in resources
+        if "derived" in resource
+    }
+
+
+def _table_differences(name: str, derived: str, frames: Mapping) -> list[str]:
+    function = getattr(importlib.import_module(DERIVED[derived]), derived.rpartition(".")[2])
+    try:
+        expected = function({other: frame for other, frame in frames.items() if other != name})
+    except (WorkbookError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        return [f"{derived} refuses the other tables: {_one_line(str(error))}"]
+    found = frames[name].to_dict("records")
+    if len(found) != len(expected):
+        return [f"{len(found)} rows, but {derived} gives {len(expected)}"]
+    return [
+        f"row {number}, column {column}: {row[column]!r}, but {derived} gives {wanted[column]!r}"
+        for number, (row, wanted) in enumerate(zip(found, expected, strict=True), start=1)
+        for column in row
+        if not _same(row[column], wanted[column])
+    ]
+
+
+def _same(found: object, wanted: object) -> bool:
+    """Whether a cell is what it should be: missing for None, numbers up to rounding."""
+    if wanted is None or pd.isna(found):
+        return wanted is None and bool(pd.isna(found))
+    if isinstance(wanted, float):
+        return bool(np.isclose(found, wanted, rtol=TOLERANCE, atol=TOLERANCE))
+    return found == wanted
 
 
 def _claim_problems(frame: pd.DataFrame, claim: Mapping, recipes: Mapping) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pandas as pd
-from IPython.display import Image
+from IPython.display import HTML, Image
 
 from lib import data, parameters, paths, results, sweep
 from lib.errors import WorkbookError
@@ -111,6 +111,16 @@ class Session:
     def _write(self, name: str, rows: list[dict]) -> pd.DataFrame:
         self.tables[name] = self.package.write_table(name, rows, self.study.TABLES[name])
         return self.tables[name]
+
+
+def show(table: pd.DataFrame, *, digits: int = 3) -> HTML:
+    """A table for a reader: whole texts, numbers to ``digits`` decimals, – where there is none."""
+    with pd.option_context("display.max_colwidth", None):
+        return HTML(
+            table.to_html(
+                index=False, border=0, na_rep="–", float_format=lambda x: f"{x:.{digits}f}"
+            )
+        )
 
 
 def begin(namespace: Mapping, study: ModuleType) -> Session:

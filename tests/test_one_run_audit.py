@@ -1,7 +1,9 @@
 """Study 01: its cells, its comparison with the paper, its notebook's parameters."""
 
 import ast
+import csv
 import json
+import shutil
 from types import SimpleNamespace
 
 import nbformat
@@ -13,6 +15,7 @@ import yaml
 from lib import data, figures, parameters, paths, results, sweep, workbook
 from lib import one_run_audit as study
 from lib.errors import WorkbookError
+from lib.verification import checksum
 
 PROFILES = ("smoke", "cpu", "paper")
 TINY = {
@@ -146,6 +149,14 @@ def test_verdicts_follow_from_the_intervals():
     assert verdict(tables(([2.0, 2.1], [1.0])), "more ordinary") == "not distinguishable"
 
 
+def test_reader_sees_whole_texts_and_no_false_spread():
+    shown = workbook.show(study.summary(tables(([1.0, 1.2], [0.5])))).data
+    assert "<td>all images</td>" in shown
+    assert "inf" not in shown
+    rows = pd.DataFrame(study.verdicts(tables(([1.0, 1.2], [0.5]))))
+    assert all(reason in workbook.show(rows).data for reason in rows["reason"])
+
+
 def test_summary_gives_the_share_of_the_ceiling():
     summary = study.summary(tables(([1.0, 1.2], [0.5])))
     assert summary["share of ceiling"].tolist() == pytest.approx([0.55, 0.25])
@@ -258,6 +269,21 @@ def run(session):
     return session.publish(), shown
 
 
+def forge_verdict(package, copy):
+    """A copy that claims more than its tables give, with size and hash to match."""
+    shutil.copytree(package, copy)
+    with (copy / "verdicts.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    rows[1][rows[0].index("verdict")] = "proven"
+    with (copy / "verdicts.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    content = (copy / "verdicts.csv").read_bytes()
+    descriptor = json.loads((copy / "datapackage.json").read_text())
+    (resource,) = [each for each in descriptor["resources"] if each["name"] == "verdicts"]
+    resource |= {"bytes": len(content), "hash": checksum(content)}
+    (copy / "datapackage.json").write_text(json.dumps(descriptor))
+
+
 @pytest.mark.parametrize("name", ["smoke", "paper"])
 def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
@@ -270,6 +296,9 @@ def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeyp
     values = declared() | profile(name) | sizes
     package, shown = run(workbook.begin(values, study))
     assert results.verify(package) == []
+    forge_verdict(package, tmp_path / "forged" / "local")
+    (problem,) = results.verify(tmp_path / "forged" / "local")
+    assert "row 1, column verdict: 'proven', but one_run_audit.verdicts gives" in problem
     again, redrawn = run(workbook.begin(values | {"figures_only": True, "seed": 5}, study))
     assert again == package
     assert redrawn == shown

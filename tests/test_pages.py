@@ -159,6 +159,13 @@ def test_image_without_a_description_is_named_after_its_section(kind, data):
     assert image["alt"] == "Figure of the section “Lower bounds”"
 
 
+def test_progress_and_warnings_stay_in_the_notebook():
+    streams = [v4.new_output("stream", name=name, text=name) for name in ("stdout", "stderr")]
+    text = page(code(*streams)).get_text()
+    assert "stdout" in text
+    assert "stderr" not in text
+
+
 def test_widgets_and_scripts_give_way_to_plain_text():
     output = shown(
         {

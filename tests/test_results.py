@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -247,9 +248,11 @@ def test_an_unwritable_folder_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_folder_without_permission_is_refused_in_one_line(tmp_path):
-    (tmp_path / "sample").mkdir(mode=0o555)
+def test_a_folder_without_permission_is_refused_in_one_line(tmp_path, monkeypatch):
+    def refused(**_):  # no mode of a folder keeps the superuser out
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     with pytest.raises(WorkbookError, match="Permission denied; free space, permit writing"):
         results.check_writable("sample", "v0", results_dir=tmp_path)
 
