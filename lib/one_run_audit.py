@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from lib import canaries, figures, intervals, one_run
+from lib import canaries, figures, intervals, one_run, one_run_theory
 from lib.errors import WorkbookError
 from lib.parameters import SHARED, Parameter
 from lib.results import Figure
@@ -159,6 +159,7 @@ def white_box(cell: dict, streams, dataset) -> list[dict]:
         place_rng=streams.generator("places"),
         batch_rng=streams.generator("canary batches"),
     )
+    expected_batch_size = cell["sampling_rate"] * cell["n_train"]  # public: no coin is in it
     batch_sizes = dpsgd.train(
         model,
         inputs,
@@ -168,7 +169,7 @@ def white_box(cell: dict, streams, dataset) -> list[dict]:
         sampling_rate=cell["sampling_rate"],
         steps=cell["steps"],
         learning_rate=cell["learning_rate"],
-        expected_batch_size=cell["sampling_rate"] * cell["n_train"],
+        expected_batch_size=expected_batch_size,
         batch_generator=models.generator(streams.sequence("batches")),
         noise_generator=models.generator(streams.sequence("noise"), device),
         extra_gradient=planted.gradient,
@@ -180,6 +181,7 @@ def white_box(cell: dict, streams, dataset) -> list[dict]:
         | _mechanism(cell)
         | {
             "n_parameters": models.n_parameters(model),
+            "expected_batch_size": expected_batch_size,
             "mean_batch_size": float(batch_sizes.mean()),
             "test_accuracy": models.accuracy(
                 model,
@@ -406,7 +408,7 @@ _AUDIT_FIELDS = (
 )
 _BOUND_BELOW_TRUTH = ({"lower_bound": "epsilon_lower_bound", "truth": "theoretical_epsilon"},)
 
-TABLES = {
+TABLES = one_run_theory.TABLES | {
     "plans": Table(
         fields=(
             *_MECHANISM_FIELDS,
@@ -437,6 +439,13 @@ TABLES = {
             Field("n_train", "integer", "", "ordinary training images", minimum=1),
             *_MECHANISM_FIELDS,
             Field("n_parameters", "integer", "", "parameters of the network", minimum=1),
+            Field(
+                "expected_batch_size",
+                "number",
+                "images",
+                "public number that every released gradient is divided by",
+                minimum=0,
+            ),
             Field("mean_batch_size", "number", "images", "ordinary images a step", minimum=0),
             Field(
                 "test_accuracy", "number", "", "accuracy on the test images", minimum=0, maximum=1
@@ -682,7 +691,7 @@ def draw_scores(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     return figure
 
 
-FIGURES = {
+FIGURES = one_run_theory.FIGURES | {
     "bounds": Figure(
         draw_bounds,
         tables=("audits", "ceiling"),

@@ -27,7 +27,10 @@ RECIPES = {
     "one_run.p_value": "lib.one_run",
 }
 # The functions that may make a whole table from the others.
-DERIVED = {"one_run_audit.verdicts": "lib.one_run_audit"}
+DERIVED = {
+    "one_run_audit.verdicts": "lib.one_run_audit",
+    "one_run_theory.verdicts": "lib.one_run_theory",
+}
 # A claim's first column must not exceed its second.
 CLAIMS = {"lower_bound": "truth", "attack": "bound"}
 TOLERANCE = 1e-6
