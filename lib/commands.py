@@ -78,6 +78,18 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     run.add_argument("--jobs", type=int, metavar="N", help="processes at once; -1: all cores")
     run.add_argument("--scheduler", metavar="tcp://…", help="address of a Dask cluster's scheduler")
+    audit = add("audit", "bound ε from a CSV file of your own canaries' scores and coins")
+    audit.add_argument("scores", type=Path, help="CSV file with the columns score and included")
+    audit.add_argument("--delta", type=float, required=True, help="δ of the bound, in [0, 1]")
+    audit.add_argument(
+        "--guesses", nargs="+", default=[], metavar="N",
+        help="guesses of 'in', or of 'in' and 'out' as 200+100; of several the best counts, with "
+        "Bonferroni's correction; fix them before you look",
+    )  # fmt: skip
+    audit.add_argument("--significance", type=float, default=0.05, help="(default: 0.05)")
+    audit.add_argument("--seed", type=int, default=0, help="breaks ties (default: 0)")
+    audit.add_argument("--output", type=Path, metavar="CSV", help="write bounds and counts there")
+    audit.add_argument("--figure", type=Path, metavar="PNG", help="draw the scores there")
     add("test", "run the tests; arguments are pytest's")
     add("lint", "check the code's style (ruff)")
     add("figures", "redraw figures from their tables, nothing recomputed", **scratch)
@@ -97,6 +109,7 @@ def execute(request: argparse.Namespace) -> int:
     """Do a command; return its exit code. Called in the environment that stands."""
     commands = {
         "run": run,
+        "audit": audit,
         "test": test,
         "lint": lint,
         "figures": figures,
@@ -199,6 +212,36 @@ def _headlines(package):
     """A package's verdicts, short: numbers rounded, reasons left to the page."""
     verdicts = package.tables["verdicts"]
     return verdicts.drop(columns="reason", errors="ignore").round(3)
+
+
+# A run of one's own
+
+
+def audit(request: argparse.Namespace) -> int:
+    """Bound ε from a file of scores and coins."""
+    from lib import figures, score_file
+
+    scores, included = score_file.read(request.scores)
+    counts = [score_file.parse_counts(text) for text in request.guesses]
+    results = score_file.audit(
+        scores,
+        included,
+        delta=request.delta,
+        counts=counts or score_file.default_counts(scores.size),
+        significance=request.significance,
+        seed=request.seed,
+    )
+    for result in results:
+        print(score_file.tell(result))
+    try:
+        if request.output:
+            score_file.table(results).to_csv(request.output, index=False, lineterminator="\n")
+        if request.figure:
+            with figures.style():
+                score_file.draw(scores, included).savefig(request.figure)
+    except (OSError, ValueError) as error:
+        raise WorkbookError(f"cannot write: {error}") from error
+    return 0
 
 
 # Checking

@@ -18,6 +18,7 @@ from lib.errors import WorkbookError
 from lib.verification import checksum
 
 PROFILES = ("smoke", "cpu", "paper")
+AUDIT_FIGURES = ("bounds", "scores")  # the others have tests of their own
 TINY = {
     "dataset": "mnist5k",
     "device": "cpu",
@@ -165,9 +166,9 @@ def test_summary_gives_the_share_of_the_ceiling():
 
 def test_figures_show_what_the_tables_hold(tmp_path):
     first, second = (tables((few, [1.0])) for few in ([1.0, 2.0], [1.0, 2.5]))
-    for name, figure in study.FIGURES.items():
+    for name in AUDIT_FIGURES:
         drawn = [
-            figures.save(figure.draw(made), tmp_path / f"{name}{i}")[0].read_bytes()
+            figures.save(study.FIGURES[name].draw(made), tmp_path / f"{name}{i}")[0].read_bytes()
             for i, made in enumerate((first, first, second))
         ]
         assert drawn[0] == drawn[1]
@@ -264,7 +265,7 @@ def run(session):
     session.table("plans", study.plan, study.plan_cells)
     session.table("ceiling", study.ceiling, study.ceiling_cells)
     session.table("audits", study.white_box, study.white_box_cells, uses_data=True)
-    shown = [session.figure(name).data for name in study.FIGURES]
+    shown = [session.figure(name).data for name in AUDIT_FIGURES]
     session.derive("verdicts", study.verdicts)
     return session.publish(), shown
 
