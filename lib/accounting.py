@@ -12,6 +12,7 @@ import functools
 import math
 
 import dp_accounting
+import numpy as np
 from dp_accounting.pld import PLDAccountant
 from scipy import optimize
 
@@ -24,6 +25,8 @@ NEIGHBORING = {
 # The accountant's own rounding makes smaller δ come out as ε = ∞ or nonsense.
 SMALLEST_DELTA = 1e-14
 COARSE_INTERVAL, FINE_INTERVAL = 1e-3, 1e-4
+LARGEST_EPSILON = 100  # beyond, distributions fill the memory and the claim says nothing
+LARGEST_LOG_NOISE = 20.0
 TOLERANCE = 1e-4  # of the noise multiplier, relative
 
 
@@ -69,6 +72,30 @@ def epsilon(
     return value
 
 
+def epsilon_of_rows(
+    *,
+    noise_multiplier: np.ndarray,
+    delta: np.ndarray,
+    sampling_rate: np.ndarray,
+    steps: np.ndarray,
+) -> np.ndarray:
+    """:func:`epsilon` for each row of a table; equal rows are computed once.
+
+    Args:
+        noise_multiplier, delta, sampling_rate, steps: (n,) arrays.
+
+    Returns:
+        (n,) floats.
+    """
+    rows = np.column_stack([noise_multiplier, delta, sampling_rate, steps])
+    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+    values = [
+        epsilon(noise_multiplier=sigma, delta=delta, sampling_rate=q, steps=int(steps))
+        for sigma, delta, q, steps in distinct.tolist()
+    ]
+    return np.array(values)[inverse]
+
+
 @functools.cache
 def noise_multiplier(
     *,
@@ -91,8 +118,16 @@ def noise_multiplier(
         WorkbookError: for a value out of range.
     """
     _check(delta, sampling_rate, steps, neighboring)
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise WorkbookError(f"epsilon = {epsilon}; allowed: a finite number greater than 0")
+    if not 0 < epsilon <= LARGEST_EPSILON:
+        raise WorkbookError(
+            f"epsilon = {epsilon}; allowed: a number greater than 0, at most {LARGEST_EPSILON}"
+        )
+    # Whoever is never sampled loses nothing: with that probability alone, no noise is needed.
+    if -math.expm1(steps * math.log1p(-sampling_rate) if sampling_rate < 1 else -math.inf) <= delta:
+        raise WorkbookError(
+            f"delta = {delta} is met without any noise at sampling_rate = {sampling_rate}, "
+            f"steps = {steps}; allowed: a delta below the chance of being sampled at all"
+        )
 
     def excess(log_noise: float, interval: float) -> float:
         sigma = math.exp(log_noise)
@@ -111,6 +146,7 @@ def noise_multiplier(
     return math.exp(log_noise)
 
 
+@functools.cache
 def _epsilon(sigma, delta, sampling_rate, steps, neighboring, interval) -> float:
     event = dp_accounting.GaussianDpEvent(sigma)
     if sampling_rate < 1:
@@ -125,8 +161,14 @@ def _bracket(excess) -> tuple[float, float]:
     low, high, width = -0.5, 0.5, 1.0
     while excess(high) > 0:
         low, high, width = high, high + width, 2 * width
+        if high > LARGEST_LOG_NOISE:
+            raise WorkbookError(
+                f"no noise_multiplier up to {math.exp(LARGEST_LOG_NOISE):.3g} is enough; allowed: "
+                "a larger epsilon or delta, fewer steps, or a smaller sampling_rate"
+            )
+    # A small step down each time: the cost of a distribution explodes as the noise vanishes.
     while excess(low) <= 0:
-        low, high, width = low - width, low, 2 * width
+        low, high = low - 0.5, low
     return low, high
 
 

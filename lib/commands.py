@@ -132,16 +132,20 @@ def run(request: argparse.Namespace) -> int:
 
 def _run_study(name: str, request: argparse.Namespace) -> None:
     from lib import notebooks, results
+    from lib import parameters as door
 
     started = time.time()
     study = _module(name)
+    notebook = paths.NOTEBOOKS / f"{study.NOTEBOOK}.ipynb"
     parameters = _parameters(study, request)
+    # The notebook checks them too, but only once its kernel has started.
+    declared = notebooks.declared_parameters(notebook)
+    door.check(declared | parameters, study.PARAMETERS, rules=study.RULES)
     version = str(parameters["results_version"])
     results_dir = paths.ROOT / str(parameters.get("results_dir", paths.RESULTS))
     only_read = parameters.get("figures_only") is True
     if not only_read:
         results.check_writable(name, version, results_dir=results_dir)
-    notebook = paths.NOTEBOOKS / f"{study.NOTEBOOK}.ipynb"
     print(f"{name}: running {_short(notebook)}, profile {request.profile} …", file=sys.stderr)
     executed = notebooks.run(notebook, parameters, kept_if_failed=KEPT_FAILURES / f"{name}.ipynb")
     package = results_dir / name / version
@@ -169,15 +173,13 @@ def _parameters(study: ModuleType, request: argparse.Namespace) -> dict[str, obj
 
 def _require_package(package: Path, started: float | None) -> None:
     """A notebook that ran to its end has not succeeded before its package is there, and sound."""
-    from lib import results
-
     descriptor = package / "datapackage.json"
     if not descriptor.is_file():
         raise WorkbookError(f"the notebook ran to its end without writing {package}")
     clock = 2  # seconds by which a file system's may be behind
     if started is not None and descriptor.stat().st_mtime < started - clock:
         raise WorkbookError(f"the notebook ran to its end, but {package} is from an earlier run")
-    problems = results.verify(package)
+    problems = _problems(package)
     if problems:
         raise WorkbookError(f"{package} is not sound ({len(problems)} problems): {problems[0]}")
 
@@ -266,16 +268,25 @@ def _tool(module: str, *arguments: str) -> int:
 
 def verify(request: argparse.Namespace) -> int:
     """Check the result packages; 1 if one has a problem."""
-    from lib import results
-
     bad = 0
     for folder in _packages(request):
-        problems = results.verify(folder)
+        problems = _problems(folder)
         bad += bool(problems)
         print(f"{_short(folder)}: {f'{len(problems)} problems' if problems else 'sound'}")
         for problem in problems:
             print(f"  {problem}")
     return 1 if bad else 0
+
+
+def _problems(folder: Path) -> list[str]:
+    """What is wrong with a package, its study's own checks among it."""
+    from lib import results, verification
+
+    problems = results.verify(folder)
+    if problems or folder.parent.name not in STUDIES:
+        return problems
+    known = _module(folder.parent.name).TABLES
+    return verification.omitted_checks(verification.read_descriptor(folder), known)
 
 
 def figures(request: argparse.Namespace) -> int:
@@ -311,7 +322,11 @@ def render(_: argparse.Namespace) -> int:
     written = {}
     entries = []
     for folder in _packages():
-        package = results.open_package(folder.parent.name, folder.name, paths.RESULTS)
+        try:
+            package = results.open_package(folder.parent.name, folder.name, paths.RESULTS)
+        except WorkbookError as error:  # one damaged package must not hide the others
+            print(f"left out: {error}", file=sys.stderr)
+            continue
         page = None
         for notebook in folder.glob("*.ipynb"):
             page = f"{package.study}-{package.version}.html"

@@ -1,5 +1,6 @@
 """Running a notebook as papermill does, in this very interpreter, and judging what came of it."""
 
+import ast
 import logging
 import os
 import re
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+import nbformat
 import papermill
 import yaml
 from jupyter_client import AsyncKernelManager
@@ -46,6 +48,16 @@ def profile_parameters(profile: str, notebook: str) -> dict:
     if not isinstance(parameters, dict | None):
         raise WorkbookError(f"{path} must hold lines of the form `name: value`")
     return parameters or {}
+
+
+def declared_parameters(notebook: Path) -> dict:
+    """Names and values that the notebook's cell tagged `parameters` assigns (literals only)."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    source = "\n".join(c.source for c in cells if "parameters" in c.metadata.get("tags", []))
+    return {
+        statement.targets[0].id: ast.literal_eval(statement.value)
+        for statement in ast.parse(source).body
+    }
 
 
 def parse_value(text: str) -> object:

@@ -975,7 +975,9 @@ def _largest_mean_mass(v, r, p) -> np.ndarray:
         below = _less_than(v, r, p) - _less_than(v - i, r, p)
         return np.where(upper_tail, above, below) / i
 
-    low, high = np.ones_like(v), v.copy()
+    # Up to the mode the mean surely rises, and far above it masses and means underflow to equal 0.
+    mode = np.floor((r + 1) * p).astype(int)
+    low, high = np.clip(v - 1 - mode, 1, v), v.copy()
     while (low < high).any():
         i = (low + high) // 2
         still_rising = stats.binom.pmf(v - 1 - i, r, p) > mean_mass(i)

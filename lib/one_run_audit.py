@@ -7,6 +7,7 @@ an undisturbed auditor would get, ``white_box`` trains a network privately and a
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,13 +32,15 @@ PAPERS = (
 # The paper's white-box bounds for DP-SGD on CIFAR-10 (Section 6), read to one decimal.
 PAPER_BOUNDS = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}
 PAPER_ROUNDING = 0.05
+ENOUGH = 0.9  # share of the ceiling that an audit should reach
+ALIKE = 0.1  # a difference of shares below this is none
 # The best score there is, fixed beforehand: no bound is picked from among the scores.
 HEADLINE_SCORE = "residual_likelihood_ratio"
 FEW, ALL = "few images", "all images"
 
 PARAMETERS = SHARED | {
     "network": Parameter("text", "network to train", choices=("small_cnn", "wrn_16_4")),
-    "epsilons": Parameter("floats", "theoretical ε of the runs", above=0),
+    "epsilons": Parameter("floats", "theoretical ε of the runs", above=0, maximum=100),
     "delta": Parameter("float", "δ of theory and audit", minimum=1e-14, below=1),
     "significance": Parameter(
         "float", "probability that a bound is above the truth", above=0, maximum=0.5
@@ -82,7 +85,10 @@ def plan(cell: dict, streams, dataset: None) -> list[dict]:
     from lib import accounting
 
     mechanism = {name: cell[name] for name in ("delta", "sampling_rate", "steps")}
-    sigma = accounting.noise_multiplier(epsilon=cell["epsilon"], **mechanism)
+    # Rounded up, so that the last digits of another processor's arithmetic, which are part of no
+    # result, do not become part of the cells that draw their randomness from these numbers.
+    sigma = _rounded_up(accounting.noise_multiplier(epsilon=cell["epsilon"], **mechanism), 4)
+    theoretical = accounting.epsilon(noise_multiplier=sigma, **mechanism)
     m = cell["n_canaries"]
     grid = np.unique([0, *np.geomspace(1, m, 60).astype(int)])
     positive = grid if cell["n_positive"] is None else np.array([cell["n_positive"]])
@@ -108,7 +114,7 @@ def plan(cell: dict, streams, dataset: None) -> list[dict]:
         cell
         | {
             "noise_multiplier": sigma,
-            "theoretical_epsilon": accounting.epsilon(noise_multiplier=sigma, **mechanism),
+            "theoretical_epsilon": _rounded_up(theoretical, 6),
             "n_positive": int(positive[i]),
             "n_negative": int(negative[j]),
             "counts_from": "simulation"
@@ -198,6 +204,10 @@ def white_box(cell: dict, streams, dataset) -> list[dict]:
     ]
 
 
+def _rounded_up(value: float, decimals: int) -> float:
+    return round(math.ceil(value * 10**decimals) / 10**decimals, decimals)
+
+
 def _simulations(cell: dict, streams):
     """(coins, scores) of ``n_simulations`` audits of the idealised mechanism."""
     for number in range(cell["n_simulations"]):
@@ -284,6 +294,7 @@ def settings(session) -> dict[str, dict]:
 def plan_cells(session) -> list[dict]:
     """One cell for each mechanism that is audited."""
     p = session.p
+    _check_canaries(session)
     mechanisms = dict.fromkeys(
         (setting["sampling_rate"], setting["steps"]) for setting in settings(session).values()
     )
@@ -302,6 +313,19 @@ def plan_cells(session) -> list[dict]:
         for sampling_rate, steps in mechanisms
         for i, epsilon in enumerate(p.epsilons)
     ]
+
+
+def _check_canaries(session) -> None:
+    """Refuse, before any work, more canaries than the network has coordinates to give them."""
+    from lib import models
+
+    shape, n_classes = session.dataset.train_images.shape[1:], len(session.dataset.class_names)
+    network = models.build(session.p.network, shape, n_classes, np.random.SeedSequence(0))
+    if session.p.n_canaries > (most := models.n_parameters(network)):
+        raise WorkbookError(
+            f"n_canaries = {session.p.n_canaries}; allowed: at most {most}, the parameters of "
+            f"{session.p.network} on {session.p.dataset}"
+        )
 
 
 def ceiling_cells(session) -> list[dict]:
@@ -364,6 +388,11 @@ RULES = (check_guess_counts,)
 
 # ------------------------------------------------------------------------------------ tables
 
+
+def _total(first: str, second: str) -> dict:
+    return {"function": "verification.total", "columns": {"first": first, "second": second}}
+
+
 _MECHANISM_FIELDS = (
     Field("epsilon", "number", "nats", "ε that the noise was calibrated for", minimum=0),
     Field(
@@ -372,6 +401,12 @@ _MECHANISM_FIELDS = (
         "nats",
         "ε of the mechanism at δ by privacy-loss distributions, from above",
         minimum=0,
+        recipe={
+            "function": "accounting.epsilon_of_rows",
+            "columns": {
+                name: name for name in ("noise_multiplier", "delta", "sampling_rate", "steps")
+            },
+        },
     ),
     Field("delta", "number", "", "δ of theory and audit", minimum=0, maximum=1),
     Field("sampling_rate", "number", "", "Poisson sampling rate q", minimum=0, maximum=1),
@@ -389,8 +424,22 @@ _AUDIT_FIELDS = (
     *_GUESS_FIELDS,
     Field("n_correct_positive", "integer", "", "guesses of 'in' that were right", minimum=0),
     Field("n_correct_negative", "integer", "", "guesses of 'out' that were right", minimum=0),
-    Field("n_guesses", "integer", "", "guesses r in all", minimum=0),
-    Field("n_correct", "integer", "", "guesses v that were right", minimum=0),
+    Field(
+        "n_guesses",
+        "integer",
+        "",
+        "guesses r in all",
+        minimum=0,
+        recipe=_total("n_positive", "n_negative"),
+    ),
+    Field(
+        "n_correct",
+        "integer",
+        "",
+        "guesses v that were right",
+        minimum=0,
+        recipe=_total("n_correct_positive", "n_correct_negative"),
+    ),
     Field(
         "epsilon_lower_bound",
         "number",
@@ -487,27 +536,27 @@ def ceiling_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    """Headline bounds a setting and ε: mean, Student's 95 % interval, ceiling, share of it."""
+    """Headline bounds by setting and ε: mean with its 95 % interval, ceiling, share of it."""
     audits, ceilings = tables["audits"], tables["ceiling"]
     rows = []
     headline = audits[audits["score"] == HEADLINE_SCORE]
     for (setting, epsilon), runs in headline.groupby(["setting", "epsilon"], sort=False):
-        interval = np.array(intervals.mean_interval(runs["epsilon_lower_bound"]))
-        mean, low, high = np.where(np.isfinite(interval), interval, np.nan)  # one run: no spread
-        best = _ceiling_of(ceilings, runs).mean()
+        simulated = _ceiling_of(ceilings, runs)
+        mean, low, high = intervals.mean_interval(runs["epsilon_lower_bound"], simulated)
+        best = simulated.mean()
         rows.append(
             {
                 "setting": setting,
-                "theoretical ε": epsilon,
-                "runs": len(runs),
-                "guesses": int(runs["n_guesses"].iloc[0]),
-                "mean right": runs["n_correct"].mean(),
+                "ε": epsilon,
+                "paper": PAPER_BOUNDS.get(epsilon, np.nan),
                 "bound": mean,
-                "low": low,
+                "low": max(low, 0.0),
                 "high": high,
                 "ceiling": best,
-                "share of ceiling": mean / best if best > 0 else np.nan,
-                "paper": PAPER_BOUNDS.get(epsilon, np.nan),
+                "of ceiling": mean / best if best > 0 else np.nan,
+                "runs": len(runs),
+                "guesses": int(runs["n_guesses"].iloc[0]),
+                "accuracy": runs["test_accuracy"].mean(),
             }
         )
     return pd.DataFrame(rows)
@@ -515,30 +564,27 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     """Compare the paper's claims with the audits, by intervals; the rows of table ``verdicts``."""
-    audits = tables["audits"]
+    audits, ceilings = tables["audits"], tables["ceiling"]
     headline = audits[audits["score"] == HEADLINE_SCORE]
     few = headline[headline["setting"] == FEW]
     rows = [
-        _bound_verdict(epsilon, paper, few[few["epsilon"] == epsilon], tables["ceiling"])
+        _bound_verdict(epsilon, paper, few[few["epsilon"] == epsilon], ceilings)
         for epsilon, paper in PAPER_BOUNDS.items()
         if (few["epsilon"] == epsilon).any()
     ]
     shares = {
-        setting: _shares(tables["ceiling"], headline[headline["setting"] == setting])
-        for setting in headline["setting"].unique()
+        setting: share
+        for setting, runs in headline.groupby("setting", sort=False)
+        if (share := _share_of_ceiling(ceilings, runs)) is not None
     }
-    for setting, share in shares.items():
-        if share.size:
-            rows.append(_ceiling_verdict(setting, share))
-    if ALL in shares and shares[ALL].size and shares[FEW].size:
+    rows += [_ceiling_verdict(setting, *share) for setting, share in shares.items()]
+    if len(shares) == 2:
         rows.append(_more_images_verdict(shares))
     return rows
 
 
 def _row(claim, paper, interval, verdict, reason) -> dict:
-    ours, low, high = (None if not np.isfinite(value) else float(value) for value in interval)
-    if low is None or high is None:
-        verdict = "not distinguishable"
+    ours, low, high = interval
     return {
         "claim": claim,
         "paper": paper,
@@ -569,26 +615,35 @@ def _bound_verdict(epsilon, paper, runs: pd.DataFrame, ceilings: pd.DataFrame) -
     )
 
 
-def _ceiling_verdict(setting: str, share: np.ndarray) -> dict:
-    interval = intervals.mean_interval(share)
+def _ceiling_verdict(setting: str, share: float, variance: float) -> dict:
+    interval = intervals.normal_interval(share, variance)
+    if interval[1] >= ENOUGH:
+        verdict = f"at least {ENOUGH:.0%}"
+    else:
+        verdict = f"below {ENOUGH:.0%}" if interval[2] < ENOUGH else "not distinguishable"
     return _row(
         f"share of the ceiling, {setting}",
         "none given",
         interval,
-        "at least 90 %" if interval[1] >= 0.9 else "may be below 90 %",
-        f"bound over mean ceiling of the same mechanism and guesses, mean of {share.size} runs",
+        verdict,
+        f"mean bound over mean ceiling at the same guesses, mean over ε; held against {ENOUGH:.0%}",
     )
 
 
-def _more_images_verdict(shares: dict[str, np.ndarray]) -> dict:
-    interval = intervals.difference_interval(shares[ALL], shares[FEW])
+def _more_images_verdict(shares: dict[str, tuple[float, float]]) -> dict:
+    (few, few_variance), (every, every_variance) = shares[FEW], shares[ALL]
+    interval = intervals.normal_interval(every - few, few_variance + every_variance)
+    _, low, high = interval
+    if low > 0 or high < 0:
+        verdict = "differs: the share changes"
+    else:
+        verdict = "agrees" if high - low <= 2 * ALIKE else "not distinguishable"
     return _row(
         "more ordinary images change the share of the ceiling",
         "no",
         interval,
-        "agrees" if interval[1] <= 0 <= interval[2] else "differs: the share changes",
-        f"share with all images less share with few; {shares[ALL].size} and {shares[FEW].size} "
-        "runs",
+        verdict,
+        f"share with all images less share with few; agreement wants it known to ± {ALIKE:g}",
     )
 
 
@@ -600,14 +655,23 @@ def _ceiling_of(ceilings: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     return ceilings.loc[same, "epsilon_lower_bound"]
 
 
-def _shares(ceilings: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
-    """Each run's bound over its mean ceiling; runs whose ceiling is 0 say nothing."""
-    shares = [
-        group["epsilon_lower_bound"] / best
-        for _, group in runs.groupby("epsilon")
-        if (best := _ceiling_of(ceilings, group).mean()) > 0
-    ]
-    return np.concatenate(shares) if shares else np.array([])
+def _share_of_ceiling(ceilings, runs) -> tuple[float, float] | None:
+    """Mean over ε of mean bound over mean ceiling, with its variance; None if all ceilings are 0.
+
+    Runs and simulations scatter alike, and both means are of finitely many.
+    """
+    shares, variances = [], []
+    for _, group in runs.groupby("epsilon"):
+        simulated = _ceiling_of(ceilings, group)
+        best = simulated.mean()
+        if best > 0:
+            share = group["epsilon_lower_bound"].mean() / best
+            shares.append(share)
+            relative = simulated.var() / best**2
+            variances.append(relative * (1 / len(group) + share**2 / len(simulated)))
+    if not shares:
+        return None
+    return float(np.mean(shares)), float(np.sum(variances)) / len(shares) ** 2
 
 
 # ----------------------------------------------------------------------------------- figures

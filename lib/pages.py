@@ -29,7 +29,7 @@ SHOWN_TYPES = ("text/html", "text/markdown", *IMAGE_TYPES, "text/latex", "text/p
 
 STYLE = """
 body { margin: 0; background: #fff; color: #1a1a1a; font: 1rem/1.6 system-ui, sans-serif; }
-main { max-width: 50rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word; }
+main { max-width: 58rem; margin: 0 auto; padding: 1rem; overflow-wrap: break-word; }
 h1, h2, h3 { line-height: 1.25; margin: 2rem 0 0.75rem; }
 h1 { margin-top: 1rem; }
 a { color: #0b57a4; }
@@ -41,10 +41,13 @@ details { margin: 0.75rem 0; border-left: 3px solid #ccc; padding-left: 0.75rem;
 summary { cursor: pointer; color: #555; font-size: 0.9rem; }
 table { display: block; width: max-content; max-width: 100%; overflow-x: auto;
         border-collapse: collapse; margin: 1rem 0; font-size: 0.9rem; }
-th, td { padding: 0.3rem 0.7rem; border: solid #ddd; border-width: 0 0 1px; text-align: left; }
+th, td { min-width: 3rem; padding: 0.3rem 0.6rem; border: solid #ddd; border-width: 0 0 1px;
+         text-align: left; }
+td:last-child { min-width: 8rem; }
 thead th { border-bottom: 2px solid #555; }
 table.dataframe { border: 0; }
-table.dataframe thead th { text-align: left; }
+table.dataframe td:last-child { min-width: 8rem; }
+thead th { text-align: left; }
 math[display="block"] { display: block math; overflow: auto hidden; padding: 0.4rem 0; }
 blockquote { margin: 1rem 0; padding-left: 1rem; border-left: 3px solid #0b57a4; color: #444; }
 nav, footer { color: #555; font-size: 0.9rem; }

@@ -15,15 +15,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from types import SimpleNamespace
 
 from lib import data
 from lib.errors import WorkbookError
 
-# A number as text: papermill's YAML reader takes 1e-5 for text, its -p option lists. No leading
-# zeros: YAML takes 010 for 8, papermill's -p for 10.
-NUMBER = re.compile(r"[+-]?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 INJECTED = "# Parameters"  # how papermill begins the cell with the changed parameters
 KINDS = {
     "int": "a whole number",
@@ -249,8 +245,8 @@ def _assigned_names(cell: str) -> set[str]:
 def checked_value(name: str, value: object, parameter: Parameter) -> object:
     """`value` in the parameter's type.
 
-    Text that holds a number, a list or true/false is converted where one is wanted (exactly; what
-    would lose digits is refused): batch tools hand over 1e-5 or [1, 2] as text.
+    Text that holds a list or true/false is converted where one is wanted: batch tools hand over
+    [1, 2] as text. A number in text is refused (YAML takes 1e-5 for text, 1.0e-5 for a number).
 
     Raises:
         WorkbookError: not allowed; names the parameter, the value and what is allowed.
@@ -270,9 +266,11 @@ def checked_value(name: str, value: object, parameter: Parameter) -> object:
         kind = {"str": "text", "bool": "flag", "NoneType": "nothing"}.get(
             type(value).__name__, type(value).__name__
         )
+        numeric = parameter.kind in ("int", "float") and isinstance(value, str)
+        hint = "; YAML takes 1e-5 for text, 1.0e-5 for a number" if numeric else ""
         raise WorkbookError(
             f"parameter {name} = {shown} ({kind}) is not allowed: it must be {parameter.allowed}"
-            f" ({parameter.meaning})"
+            f" ({parameter.meaning}){hint}"
         ) from None
 
 
@@ -319,19 +317,15 @@ def _flag(value: object) -> bool:
 
 
 def _number(value: object, kind: str) -> int | float:
-    """An int or a finite float of the same value, or ValueError (so 3.0 is an int, 2.5 is not)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    """An int or a finite float of the same value, or ValueError (so 3.0 is an int, 2.5 is not).
+
+    A number in text is refused: what some reader took for text may not be the number meant.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
-    if isinstance(value, str) and not NUMBER.fullmatch(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError
-    number, exact = float(value), Decimal(value)
-    if not math.isfinite(number):
-        raise ValueError
-    if kind == "int":
-        if exact != exact.to_integral_value():
-            raise ValueError
-        return int(exact)
-    lost = exact != 0 if number == 0 else isinstance(value, int) and number != value
-    if lost:
+    number = int(value) if kind == "int" else float(value)
+    if number != value:  # a fraction, or an int too long for a float
         raise ValueError
     return number

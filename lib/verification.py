@@ -25,6 +25,8 @@ DESCRIPTOR = "datapackage.json"
 RECIPES = {
     "one_run.epsilon_lower_bound": "lib.one_run",
     "one_run.p_value": "lib.one_run",
+    "accounting.epsilon_of_rows": "lib.accounting",
+    "verification.total": "lib.verification",
 }
 # The functions that may make a whole table from the others.
 DERIVED = {
@@ -188,6 +190,40 @@ def recompute(frame: pd.DataFrame, recipe: Mapping, **changed) -> np.ndarray:
         }
         result[group.index] = function(**(recipe.get("constants", {}) | arguments | changed))
     return result
+
+
+def total(*, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Add two columns of counts."""
+    return first + second
+
+
+def omitted_checks(descriptor: Mapping, known: Mapping[str, tables.Table]) -> list[str]:
+    """What a study has verify check about its tables, and a package's descriptor leaves out.
+
+    Without this a package could have itself found sound by asking for nothing.
+
+    Args:
+        descriptor: of the package.
+        known: the study's tables, by name.
+
+    Returns:
+        One line for each recipe, claim or derivation that is missing or not the study's.
+    """
+    problems = []
+    for resource in descriptor["resources"]:
+        table = known.get(resource["name"]) if "schema" in resource else None
+        if table is None:
+            continue
+        columns = {field["name"]: field for field in resource["schema"]["fields"]}
+        for field in table.fields:
+            found = columns.get(field.name, {"recipe": field.recipe}).get("recipe")
+            if found != field.recipe:
+                problems.append(f"{resource['path']}: column {field.name} lacks its recipe")
+        missing = [claim for claim in table.claims if claim not in resource.get("claims", [])]
+        problems += [f"{resource['path']}: the claim {claim} is left out" for claim in missing]
+        if resource.get("derived") != table.derived:
+            problems.append(f"{resource['path']}: it does not say that {table.derived} makes it")
+    return problems
 
 
 def verify(folder: Path) -> list[str]:

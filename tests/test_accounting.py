@@ -82,8 +82,10 @@ def test_no_noise_is_no_guarantee():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"epsilon": 0}, "epsilon = 0; allowed: a finite number greater than 0"),
+        ({"epsilon": 0}, "epsilon = 0; allowed: a number greater than 0, at most 100"),
         ({"epsilon": math.inf}, "epsilon = inf"),
+        ({"epsilon": 1000.0}, "epsilon = 1000.0"),
+        ({"delta": 1e-3, "sampling_rate": 1e-4, "steps": 1}, "met without any noise"),
         ({"delta": 0.0}, "delta = 0.0"),
         ({"delta": 1e-15}, "delta = 1e-15"),
         ({"delta": 1.0}, "delta = 1.0"),

@@ -99,6 +99,24 @@ def test_largest_mean_mass_is_the_papers_loop():
         assert ours == pytest.approx(appendix_d(500, r, v, epsilon, delta), rel=1e-9, abs=1e-15)
 
 
+@pytest.mark.parametrize(
+    ("counts", "delta", "p_at_zero", "bound"),
+    [
+        ((12_000, 11_075, 10_543), 0.02, 0.0929, 0.0),
+        ((20_000, 20_000, 18_000), 0.02, 0.0973, 0.0),
+        ((20_000, 20_000, 19_000), 0.01, 0.0434, 0.2445),
+        ((23_735, 19_127, 16_549), 1.4e-4, 9.2e-4, None),
+    ],
+)
+def test_far_tails_do_not_lose_the_term_in_delta(counts, delta, p_at_zero, bound):
+    m, r, v = counts
+    given = {"n_canaries": m, "n_guesses": r, "n_correct": v, "delta": delta}
+    assert one_run.p_value(**given, epsilon=0.0) == pytest.approx(p_at_zero, rel=0.01)
+    assert one_run.p_value(**given, epsilon=0.0) == pytest.approx(appendix_d(m, r, v, 0.0, delta))
+    if bound is not None:
+        assert one_run.epsilon_lower_bound(**given) == pytest.approx(bound, abs=1e-3)
+
+
 def test_arrays_give_what_scalars_give():
     r = np.array([10, 100, 400])
     v = np.array([[9, 60, 300], [10, 100, 399]])
