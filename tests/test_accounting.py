@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scipy import optimize, stats
 
@@ -101,6 +102,17 @@ def test_refuses_by_name(change, words):
     with pytest.raises(WorkbookError, match=words) as caught:
         accounting.noise_multiplier(**arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_rows_are_computed_as_if_alone():
+    rows = {"noise_multiplier": [1.0, 5.0, 1.0], "delta": [1e-5, 1e-5, 1e-5]}
+    rows |= {"sampling_rate": [0.5, 1.0, 0.5], "steps": [2, 25, 2]}
+    values = accounting.epsilon_of_rows(**{name: np.array(row) for name, row in rows.items()})
+    alone = [
+        accounting.epsilon(**dict(zip(rows, row, strict=True)))
+        for row in zip(*rows.values(), strict=True)
+    ]
+    assert values.tolist() == alone
 
 
 def test_negative_noise_is_refused():

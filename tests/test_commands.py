@@ -20,6 +20,7 @@ from lib.errors import WorkbookError
 STUDY = '''
 """A study of one table and one figure."""
 from lib import figures
+from lib.parameters import SHARED, Parameter
 from lib.results import Draft, Field, Figure, Table
 
 NOTEBOOK = "07_tiny"
@@ -33,6 +34,11 @@ VERDICTS = Table(
     key=("claim",),
     meaning="verdicts",
 )
+
+TABLES = {"counts": COUNTS, "verdicts": VERDICTS}
+PARAMETERS = {name: SHARED[name] for name in ("seed", "results_dir", "results_version", "n_jobs")}
+PARAMETERS |= {"n": Parameter("int", "the count", minimum=0)}
+RULES = ()
 
 
 def draw(tables):
