@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lib import canaries, dpsgd, models
 
-N_IMAGES, SAMPLING_RATE, STEPS, MICRO_BATCH, N_CANARIES, NOISE = 2000, 0.25, 20, 128, 50_000, 2.0
+N_IMAGES, SAMPLING_RATE, STEPS, MICRO_BATCH, N_CANARIES, NOISE = 2000, 0.25, 8, 128, 50_000, 2.0
 
 
 def fresh():
@@ -116,13 +116,18 @@ def main(rounds: int) -> None:
     print(
         f"{N_CANARIES} canaries, {N_IMAGES} images, q = {SAMPLING_RATE}, {rounds} rounds, 1 thread"
     )
+    # Other work on the machine only ever adds time: the fastest round is nearest to the truth.
     for name, times in seconds.items():
-        print(f"{name:15s} {statistics.median(times) * 1e3:7.1f} ms a step (median)")
-    for base in ("Opacus alone", "ours, no audit"):
-        ratios = [a / b for a, b in zip(seconds["ours, audited"], seconds[base], strict=True)]
         print(
-            f"audited over {base}: {statistics.median(ratios):.3f} "
-            f"({min(ratios):.3f} to {max(ratios):.3f}), round by round"
+            f"{name:15s} {min(times) * 1e3:7.1f} ms a step at best, "
+            f"{statistics.median(times) * 1e3:.1f} in the median round"
+        )
+    audited = seconds["ours, audited"]
+    for base in ("Opacus alone", "ours, no audit"):
+        ratios = [a / b for a, b in zip(audited, seconds[base], strict=True)]
+        print(
+            f"audited over {base}: {min(audited) / min(seconds[base]):.3f} at best, "
+            f"{statistics.median(ratios):.3f} in the median round"
         )
 
 
