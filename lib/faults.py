@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy import special, stats
+from scipy import special
 
-from lib import canaries, one_run
+from lib import canaries, intervals, one_run, one_run_tables
 from lib.errors import WorkbookError
 
 if TYPE_CHECKING:
@@ -491,59 +491,6 @@ def score(fault: str, setting: Setting, evidence: Evidence, canary_slots: np.nda
     ).sum(axis=0)
 
 
-def epsilon_lower_bound_from_runs(
-    *,
-    n_first: int,
-    n_wrong_first: int,
-    n_second: int,
-    n_wrong_second: int,
-    delta: float,
-    significance: float = 0.05,
-) -> float:
-    """Lower bound on ε from independent runs on two neighbouring training sets.
-
-    Under (ε, δ)-DP both e^ε·α + β ≥ 1 − δ and α + e^ε·β ≥ 1 − δ for the error rates α and β of any
-    guess which set it was (Kairouz, Oh, Viswanath, arXiv:1311.0776). Clopper and Pearson's upper
-    limits of α and β get half of ``significance`` each; both orders follow from the same two
-    limits, so taking the larger bound costs nothing more (as in arXiv:2101.04535).
-
-    Args:
-        n_first: runs on the first set.
-        n_wrong_first: of these, guessed to be of the second; the rule was fixed beforehand.
-        n_second, n_wrong_second: likewise for the second set.
-        delta: δ of the claim, in [0, 1].
-        significance: allowed probability of a bound above the truth.
-
-    Returns:
-        ε ≥ 0.
-
-    Raises:
-        WorkbookError: for more wrong guesses than runs.
-    """
-    limits = []
-    for n_wrong, n in ((n_wrong_first, n_first), (n_wrong_second, n_second)):
-        if not 0 <= n_wrong <= n:
-            raise WorkbookError(f"{n_wrong} wrong guesses in {n} runs; allowed: 0 to {n}")
-        limits.append(_clopper_pearson_upper(n_wrong, n, significance / 2))
-    ratios = [(1 - delta - b) / a for a, b in (limits, limits[::-1])]
-    return math.log(max(1.0, *ratios))
-
-
-def rate_interval(
-    n_successes: int, n_trials: int, *, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Clopper and Pearson's two-sided interval of a rate: never narrower than its confidence."""
-    error = (1 - confidence) / 2
-    upper = _clopper_pearson_upper(n_successes, n_trials, error)
-    return 1 - _clopper_pearson_upper(n_trials - n_successes, n_trials, error), upper
-
-
-def _clopper_pearson_upper(n_successes: int, n_trials: int, error: float) -> float:
-    if n_successes == n_trials:
-        return 1.0
-    return float(stats.beta.ppf(1 - error, n_successes + 1, n_trials - n_successes))
-
-
 # -------------------------------------------------------------------------------------- cells
 
 SETTING = {
@@ -670,7 +617,7 @@ def detect_by_pairs(cell: dict, streams, dataset) -> list[dict]:
         "significance": cell["significance"],
     }
     claim = _claim(cell, PAIR_FAULT)
-    bound = epsilon_lower_bound_from_runs(**counts)
+    bound = one_run.epsilon_lower_bound_from_runs(**counts)
     return [claim | counts | _outcome(bound, claim["claimed_epsilon"])]
 
 
@@ -757,9 +704,7 @@ def _audit_row(cell: dict, test: str, scores, included, rng) -> dict:
         significance=cell["significance"],
         rng=rng,
     )
-    names = ("significance", "n_canaries", "n_included", "n_positive", "n_negative")
-    names += ("n_correct_positive", "n_correct_negative", "n_guesses", "n_correct")
-    counts = {name: getattr(result, name) for name in names}
+    counts = one_run_tables.counts_row(result)
     return claim | counts | _outcome(result.epsilon_lower_bound, claim["claimed_epsilon"])
 
 
@@ -812,5 +757,5 @@ def detections(rows: Iterable[dict] | pd.DataFrame) -> pd.DataFrame:
 
 def _rate(name: str, refuted: pd.Series) -> dict:
     n, k = len(refuted), int(refuted.sum())
-    low, high = rate_interval(k, n) if n else (math.nan, math.nan)
+    low, high = intervals.rate_interval(k, n) if n else (math.nan, math.nan)
     return {name: k, f"{name}, of": n, f"{name}, low": low, f"{name}, high": high}

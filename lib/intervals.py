@@ -1,4 +1,4 @@
-"""Intervals around what a few independent runs gave.
+"""Intervals around what a few independent runs gave, and of rates.
 
 How much one run scatters is taken from many simulated ones: two or five values of a discrete
 statistic can be equal by chance, and their own standard deviation would then claim certainty.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 
 def mean_interval(
@@ -51,6 +51,34 @@ def normal_interval(
     """An estimate of known variance with its interval by the normal distribution."""
     half = float(stats.norm.ppf((1 + confidence) / 2)) * math.sqrt(variance)
     return estimate, estimate - half, estimate + half
+
+
+def rate_interval(
+    n_successes: int, n_trials: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Clopper and Pearson's two-sided interval of a rate: never narrower than its confidence."""
+    counts = {"n_successes": n_successes, "n_trials": n_trials, "confidence": confidence}
+    return float(rate_lower(**counts)), float(rate_upper(**counts))
+
+
+def rate_lower(*, n_successes, n_trials, confidence=0.95) -> np.ndarray:
+    """Lower end of :func:`rate_interval`; numbers or arrays, as in :func:`rate_upper`."""
+    return 1 - rate_upper(
+        n_successes=np.subtract(n_trials, n_successes), n_trials=n_trials, confidence=confidence
+    )
+
+
+def rate_upper(*, n_successes, n_trials, confidence=0.95) -> np.ndarray:
+    """Upper end of :func:`rate_interval`.
+
+    Args:
+        n_successes: k, 0 ≤ k ≤ n. All arguments broadcast against each other.
+        n_trials: n ≥ 1.
+        confidence: of the two-sided interval; each end errs with half of the rest.
+    """
+    k, n, confidence = np.broadcast_arrays(n_successes, n_trials, confidence)
+    limit = special.betaincinv(k + 1.0, np.maximum(n - k, 1), (1 + confidence) / 2)
+    return np.where(k == n, 1.0, limit)[()]
 
 
 def _around_mean(values, scatter, confidence: float, share: float) -> tuple[float, float, float]:

@@ -34,6 +34,7 @@ import numpy as np
 from scipy import fft, special, stats
 from scipy.optimize import elementwise
 
+from lib import intervals
 from lib.errors import WorkbookError
 
 if TYPE_CHECKING:
@@ -654,6 +655,58 @@ def audit_pairs(
         neighboring="replace_one",
     )
     return replace(counts, epsilon_lower_bound=_bound(counts, family))
+
+
+def epsilon_lower_bound_from_runs(
+    *,
+    n_first: Counts,
+    n_wrong_first: Counts,
+    n_second: Counts,
+    n_wrong_second: Counts,
+    delta: Values,
+    significance: Values = 0.05,
+) -> Values:
+    """Lower bound on ε from independent runs on two neighbouring training sets.
+
+    The audit that one run is to replace. Under (ε, δ)-DP both e^ε·α + β ≥ 1 − δ and
+    α + e^ε·β ≥ 1 − δ for the error rates α and β of any guess which set it was (Kairouz, Oh,
+    Viswanath, arXiv:1311.0776). Clopper and Pearson's upper limits of α and β get half of
+    ``significance`` each; both orders follow from the same two limits, so taking the larger bound
+    costs nothing more (as in arXiv:2101.04535).
+
+    Args:
+        n_first: runs on the first set. All arguments broadcast against each other.
+        n_wrong_first: of these, guessed to be of the second; the rule was fixed beforehand.
+        n_second, n_wrong_second: likewise for the second set.
+        delta: δ of the claim, in [0, 1].
+        significance: allowed probability of a bound above the truth.
+
+    Returns:
+        ε ≥ 0: a float, or an array of the broadcast shape.
+
+    Raises:
+        WorkbookError: for more wrong guesses than runs, δ or significance out of range.
+    """
+    _check_delta(delta)
+    _check_significance(significance)
+    limits = []
+    for counts in ((n_wrong_first, n_first), (n_wrong_second, n_second)):
+        n_wrong, n = np.broadcast_arrays(*counts)
+        bad = (n_wrong < 0) | (n_wrong > n) | (n < 1)
+        if bad.any():
+            raise WorkbookError(
+                f"{n_wrong[bad][0]} wrong guesses in {n[bad][0]} runs; allowed: 0 to {n[bad][0]}, "
+                "of at least 1"
+            )
+        # One-sided at half the significance each is two-sided at all of it.
+        limits.append(
+            intervals.rate_upper(
+                n_successes=n_wrong, n_trials=n, confidence=np.subtract(1, significance)
+            )
+        )
+    alpha, beta = limits
+    ratio = np.maximum((1 - delta - beta) / alpha, (1 - delta - alpha) / beta)
+    return _scalar_or_array(np.log(np.maximum(ratio, 1.0)))
 
 
 def check_guesses(*, n_canaries: int, n_positive: int, n_negative: int) -> None:

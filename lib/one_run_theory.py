@@ -26,6 +26,7 @@ from scipy import integrate, optimize, special, stats
 
 from lib import figures, one_run
 from lib.errors import WorkbookError
+from lib.one_run_tables import LOWER_BOUND
 from lib.results import Figure
 from lib.tables import Field, Table
 
@@ -475,20 +476,7 @@ _COUNT_FIELDS = (
     Field("n_correct", "integer", "", "guesses v taken to be right", minimum=0),
     Field("delta", "number", "", "δ of the claim that is tested", minimum=0, maximum=1),
     Field("significance", "number", "", "1 − confidence", minimum=0, maximum=0.5),
-    Field(
-        "epsilon_lower_bound",
-        "number",
-        "nats",
-        "lower bound on ε at δ (Theorem 5.2)",
-        minimum=0,
-        recipe={
-            "function": "one_run.epsilon_lower_bound",
-            "columns": {
-                name: name
-                for name in ("n_canaries", "n_guesses", "n_correct", "delta", "significance")
-            },
-        },
-    ),
+    LOWER_BOUND,
 )
 _EPSILON = Field("epsilon", "number", "nats", "ε of the mechanism", minimum=0)
 _DELTA = Field("delta", "number", "", "δ of the mechanism", minimum=0, maximum=1)

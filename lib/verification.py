@@ -24,7 +24,12 @@ DESCRIPTOR = "datapackage.json"
 # choose from these, never bring its own.
 RECIPES = {
     "one_run.epsilon_lower_bound": "lib.one_run",
+    "one_run.epsilon_lower_bound_biased": "lib.one_run",
+    "one_run.epsilon_lower_bound_from_runs": "lib.one_run",
     "one_run.p_value": "lib.one_run",
+    "intervals.rate_lower": "lib.intervals",
+    "intervals.rate_upper": "lib.intervals",
+    "trade_off.smallest_unrefuted_epsilon": "lib.trade_off",
     "accounting.epsilon_of_rows": "lib.accounting",
     "verification.total": "lib.verification",
 }

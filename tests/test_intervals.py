@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from lib import intervals
 
@@ -31,3 +32,9 @@ def test_coverage():
         covered[2] += low <= 0 <= high
     # 95 % within four standard errors.
     assert np.abs(covered / COVERAGE_RUNS - 0.95).max() < 4 * np.sqrt(0.95 * 0.05 / COVERAGE_RUNS)
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 20), (1, 20), (13, 100), (20, 20)])
+def test_rate_interval_is_that_of_clopper_and_pearson(k, n):
+    theirs = stats.binomtest(k, n).proportion_ci(0.95, method="exact")
+    np.testing.assert_allclose(intervals.rate_interval(k, n), (theirs.low, theirs.high), atol=1e-9)

@@ -2,6 +2,7 @@
 
 import bisect
 import json
+import math
 import subprocess
 import sys
 import time
@@ -829,6 +830,56 @@ def test_the_other_audits_refuse_by_name(call, words):
     with pytest.raises(WorkbookError, match=words) as caught:
         call(np.random.default_rng(0))
     assert "\n" not in str(caught.value)
+
+
+def test_bound_from_runs_told_apart_perfectly():
+    """0 of 100 wrong on both sides: each error rate is at most 1 − 0.025^(1/100) = 0.0362."""
+    limit = 1 - 0.025 ** (1 / 100)
+    bound = one_run.epsilon_lower_bound_from_runs(
+        n_first=100, n_wrong_first=0, n_second=100, n_wrong_second=0, delta=1e-5
+    )
+    assert bound == pytest.approx(math.log((1 - limit - 1e-5) / limit), abs=1e-9)
+    assert bound == pytest.approx(3.28, abs=0.005)
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 50), (50, 0)])
+def test_bound_from_runs_takes_the_better_order(first, second):
+    bound = one_run.epsilon_lower_bound_from_runs(
+        n_first=100, n_wrong_first=first, n_second=100, n_wrong_second=second, delta=0.01
+    )
+    few, many = 1 - 0.025 ** (1 / 100), stats.binomtest(50, 100).proportion_ci(0.95).high
+    assert bound == pytest.approx(math.log((1 - many - 0.01) / few), abs=1e-6)
+
+
+def test_bound_from_runs_is_zero_where_nothing_is_told():
+    for wrong in ((0, 100), (100, 0), (50, 50), (100, 100)):
+        counts = {"n_wrong_first": wrong[0], "n_wrong_second": wrong[1]}
+        bound = one_run.epsilon_lower_bound_from_runs(
+            n_first=100, n_second=100, delta=1e-5, **counts
+        )
+        assert bound == 0.0
+
+
+@pytest.mark.parametrize("rates", [(0.269, 0.269), (0.01, 1 - 0.01 * math.e)])
+def test_bound_from_runs_is_rarely_above_the_truth(rates):
+    """Mechanisms of ε = 1 exactly: of 2,000 audits at 5 %, 131 are above it by chance 0.1 %."""
+    assert math.e * rates[0] + rates[1] == pytest.approx(1.0, abs=1e-3)
+    wrong = np.random.default_rng(0).binomial(200, rates, (2000, 2))
+    bounds = {
+        pair: one_run.epsilon_lower_bound_from_runs(
+            n_first=200, n_wrong_first=pair[0], n_second=200, n_wrong_second=pair[1], delta=0.0
+        )
+        for pair in set(map(tuple, wrong.tolist()))
+    }
+    n_false = sum(bounds[tuple(pair)] > 1.0 for pair in wrong.tolist())
+    assert n_false <= 131
+
+
+def test_bound_from_runs_refuses_by_name():
+    with pytest.raises(WorkbookError, match="21 wrong guesses in 20 runs"):
+        one_run.epsilon_lower_bound_from_runs(
+            n_first=20, n_wrong_first=21, n_second=20, n_wrong_second=0, delta=0.0
+        )
 
 
 def test_one_run_imports_no_torch():

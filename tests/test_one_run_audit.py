@@ -12,9 +12,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from lib import data, figures, parameters, paths, results, sweep, verification, workbook
+from lib import canaries, data, figures, parameters, paths, results, sweep, verification, workbook
 from lib import one_run_audit as study
+from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
+from lib.one_run_white_box import HEADLINE_SCORE
 from lib.verification import checksum
 
 PROFILES = ("smoke", "cpu", "paper")
@@ -64,7 +66,7 @@ def plan(**changes):
         "n_negative": None,
         "n_simulations": 5,
     } | changes
-    (row,) = study.plan(cell, sweep.Streams(0, cell), None)
+    (row,) = white_box.plan(cell, sweep.Streams(0, cell), None)
     return row
 
 
@@ -89,7 +91,7 @@ def test_ceiling_is_what_an_independent_simulation_found():
     """Theoretical ε = 4, q = 0.25, T = 100, 50,000 canaries: 2.31 with the best counts."""
     row = plan(sampling_rate=0.25, steps=100, n_canaries=50_000, n_simulations=6)
     del row["counts_from"]
-    rows = study.ceiling(row, sweep.Streams(0, row), None)
+    rows = white_box.ceiling(row, sweep.Streams(0, row), None)
     bounds = [each["epsilon_lower_bound"] for each in rows]
     # Six audits scatter by 0.15, so their mean by 0.06; three of those.
     assert np.mean(bounds) == pytest.approx(2.31, abs=0.18)
@@ -98,15 +100,15 @@ def test_ceiling_is_what_an_independent_simulation_found():
 def test_one_training_run_is_audited_with_each_score():
     p = checked(**TINY, all_n_runs=0)
     session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
-    plans = [row for cell in study.plan_cells(session) for row in [plan(**cell)]]
+    plans = [row for cell in white_box.plan_cells(session) for row in [plan(**cell)]]
     session.tables["plans"] = pd.DataFrame(plans)
-    cell = study.white_box_cells(session)[0]
+    cell = white_box.white_box_cells(session)[0]
     rows, again, other = (
-        study.white_box(cell, sweep.Streams(seed, cell), session.dataset) for seed in (0, 0, 1)
+        white_box.white_box(cell, sweep.Streams(seed, cell), session.dataset) for seed in (0, 0, 1)
     )
     assert rows == again
     assert rows != other
-    assert [row["score"] for row in rows] == list(study.canaries.SCORES)
+    assert [row["score"] for row in rows] == list(canaries.SCORES)
     assert len({row["n_included"] for row in rows}) == 1
     for row in rows:
         assert row["n_correct"] == row["n_correct_positive"] + row["n_correct_negative"]
@@ -121,8 +123,8 @@ def tables(bounds, ceiling=2.0, scatter=0.1):
     columns = {"epsilon": 4.0, "sampling_rate": 0.5, "steps": 2, "n_guesses": 9, "n_correct": 8}
     columns |= {"delta": 1e-5, "n_train": 7, "test_accuracy": 0.5}
     audits = [
-        columns | {"setting": setting, "score": study.HEADLINE_SCORE, "epsilon_lower_bound": bound}
-        for setting, values in zip((study.FEW, study.ALL), bounds, strict=True)
+        columns | {"setting": setting, "score": HEADLINE_SCORE, "epsilon_lower_bound": bound}
+        for setting, values in zip((white_box.FEW, white_box.ALL), bounds, strict=True)
         for bound in values
     ]
     spread = ceiling + scatter * np.linspace(-1.7, 1.7, 100)
@@ -166,13 +168,13 @@ def test_share_of_the_ceiling_is_known_as_well_as_it_scatters():
 
 def test_reader_sees_whole_texts():
     made = tables(([1.0, 1.2], [0.5]))
-    assert "<td>all images</td>" in workbook.show(study.summary(made)).data
+    assert "<td>all images</td>" in workbook.show(white_box.summary(made)).data
     rows = pd.DataFrame(study.verdicts(made))
     assert all(reason in workbook.show(rows).data for reason in rows["reason"])
 
 
 def test_summary_gives_the_share_of_the_ceiling():
-    summary = study.summary(tables(([1.0, 1.2], [0.01])))
+    summary = white_box.summary(tables(([1.0, 1.2], [0.01])))
     assert summary["of ceiling"].tolist() == pytest.approx([0.55, 0.005])
     assert summary["paper"].tolist() == [1.8, 1.8]
     assert (summary["low"] >= 0).all()
@@ -235,11 +237,11 @@ CHANGES = {
 def all_cells(p):
     """Every cell of the study, with stand-ins for what the plans would say."""
     session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
-    cells = study.plan_cells(session)
+    cells = white_box.plan_cells(session)
     session.tables["plans"] = pd.DataFrame(
         [cell | {"noise_multiplier": 1.0, "counts_from": "simulation"} for cell in cells]
     )
-    return json.dumps([cells, study.ceiling_cells(session), study.white_box_cells(session)])
+    return json.dumps([cells, white_box.ceiling_cells(session), white_box.white_box_cells(session)])
 
 
 @pytest.mark.parametrize("name", study.PARAMETERS)
@@ -271,22 +273,22 @@ def test_more_canaries_than_parameters_are_refused_before_any_work():
         p=checked(**TINY | {"n_canaries": 60_000}), dataset=data.load("mnist5k")
     )
     with pytest.raises(WorkbookError, match="n_canaries = 60000; allowed: at most 56394"):
-        study.plan_cells(session)
+        white_box.plan_cells(session)
 
 
 def test_more_training_images_than_there_are():
     session = SimpleNamespace(p=checked(**TINY | {"n_train": 4001}), dataset=data.load("mnist5k"))
     with pytest.raises(WorkbookError, match="n_train = 4001; allowed: at most 4000"):
-        study.plan_cells(session)
+        white_box.plan_cells(session)
 
 
 # ------------------------------------------------------------------------------ the whole run
 
 
 def run(session):
-    session.table("plans", study.plan, study.plan_cells)
-    session.table("ceiling", study.ceiling, study.ceiling_cells)
-    session.table("audits", study.white_box, study.white_box_cells, uses_data=True)
+    session.table("plans", white_box.plan, white_box.plan_cells)
+    session.table("ceiling", white_box.ceiling, white_box.ceiling_cells)
+    session.table("audits", white_box.white_box, white_box.white_box_cells, uses_data=True)
     shown = [session.figure(name).data for name in AUDIT_FIGURES]
     session.derive("verdicts", study.verdicts)
     return session.publish(), shown

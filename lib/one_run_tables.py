@@ -1,0 +1,156 @@
+"""What the parts of study 01 share: the columns of an audit and its row, and a verdict's.
+
+A study's part (:mod:`lib.one_run_audit`, :mod:`lib.one_run_sweeps`, …) has cells, tables, figures
+and verdicts of its own; each table that holds audits is made of these columns, so that one recipe
+recomputes every bound from its counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lib import one_run
+from lib.tables import Field
+
+MECHANISM = (
+    "epsilon",
+    "theoretical_epsilon",
+    "delta",
+    "sampling_rate",
+    "steps",
+    "noise_multiplier",
+)
+COUNTS = ("n_canaries", "n_guesses", "n_correct", "delta", "significance")
+
+
+def mechanism_row(cell: dict) -> dict:
+    """The columns of :data:`MECHANISM_FIELDS`, from a cell that holds them."""
+    return {name: cell[name] for name in MECHANISM}
+
+
+def audit_row(cell: dict, scores: np.ndarray, included: np.ndarray, rng) -> dict:
+    """The columns of :data:`AUDIT_FIELDS`: audit canaries with a cell's numbers of guesses.
+
+    Args:
+        cell: holds ``n_positive``, ``n_negative``, ``delta`` and ``significance``.
+        scores, included, rng: as in :func:`lib.one_run.audit`.
+    """
+    result = one_run.audit(
+        scores,
+        included,
+        n_positive=cell["n_positive"],
+        n_negative=cell["n_negative"],
+        delta=cell["delta"],
+        significance=cell["significance"],
+        rng=rng,
+    )
+    return counts_row(result) | {"epsilon_lower_bound": result.epsilon_lower_bound}
+
+
+def counts_row(result: one_run.Audit) -> dict:
+    """An audit's columns but for δ, which its mechanism's row has, and the bound."""
+    names = ("significance", "n_canaries", "n_included", "n_positive", "n_negative")
+    names += ("n_correct_positive", "n_correct_negative", "n_guesses", "n_correct")
+    return {name: getattr(result, name) for name in names}
+
+
+def total_of(first: str, second: str) -> dict:
+    """Recipe of a column that is the sum of two others."""
+    return {"function": "verification.total", "columns": {"first": first, "second": second}}
+
+
+THEORETICAL_EPSILON = Field(
+    "theoretical_epsilon",
+    "number",
+    "nats",
+    "ε of the mechanism at δ by privacy-loss distributions, from above",
+    minimum=0,
+    recipe={
+        "function": "accounting.epsilon_of_rows",
+        "columns": {name: name for name in ("noise_multiplier", "delta", "sampling_rate", "steps")},
+    },
+)
+DELTA = Field("delta", "number", "", "δ of theory and audit", minimum=0, maximum=1)
+SIGNIFICANCE = Field(
+    "significance", "number", "", "allowed probability of a false bound", minimum=0
+)
+MECHANISM_FIELDS = (
+    Field("epsilon", "number", "nats", "ε that the noise was calibrated for", minimum=0),
+    THEORETICAL_EPSILON,
+    DELTA,
+    Field("sampling_rate", "number", "", "Poisson sampling rate q", minimum=0, maximum=1),
+    Field("steps", "integer", "", "steps T", minimum=1),
+    Field("noise_multiplier", "number", "clip norms", "noise standard deviation σ", minimum=0),
+)
+GUESS_FIELDS = (
+    Field("n_positive", "integer", "", "guesses of 'in', fixed before the run", minimum=0),
+    Field("n_negative", "integer", "", "guesses of 'out', fixed before the run", minimum=0),
+)
+LOWER_BOUND = Field(
+    "epsilon_lower_bound",
+    "number",
+    "nats",
+    "lower bound on ε at δ (Theorem 5.2)",
+    minimum=0,
+    recipe={"function": "one_run.epsilon_lower_bound", "columns": {name: name for name in COUNTS}},
+)
+COUNT_FIELDS = (
+    SIGNIFICANCE,
+    Field("n_canaries", "integer", "", "canaries m", minimum=1),
+    Field("n_included", "integer", "", "canaries whose coin said 'in'", minimum=0),
+    *GUESS_FIELDS,
+    Field("n_correct_positive", "integer", "", "guesses of 'in' that were right", minimum=0),
+    Field("n_correct_negative", "integer", "", "guesses of 'out' that were right", minimum=0),
+    Field(
+        "n_guesses",
+        "integer",
+        "",
+        "guesses r in all",
+        minimum=0,
+        recipe=total_of("n_positive", "n_negative"),
+    ),
+    Field(
+        "n_correct",
+        "integer",
+        "",
+        "guesses v that were right",
+        minimum=0,
+        recipe=total_of("n_correct_positive", "n_correct_negative"),
+    ),
+)
+AUDIT_FIELDS = (*COUNT_FIELDS, LOWER_BOUND)
+BOUND_BELOW_TRUTH = ({"lower_bound": "epsilon_lower_bound", "truth": "theoretical_epsilon"},)
+
+VERDICT_FIELDS = (
+    Field("claim", "string", "", "what is compared"),
+    Field("paper", "string", "", "what the paper reports"),
+    Field("ours", "number", "", "what was measured here"),
+    Field("low", "number", "", "lower end of the 95 % interval", required=False),
+    Field("high", "number", "", "upper end of the 95 % interval", required=False),
+    Field("verdict", "string", "", "what follows from the interval"),
+    Field("reason", "string", "", "how it was computed"),
+)
+
+
+def verdict_row(
+    claim: str, paper: str, interval: tuple[float, float, float], verdict: str, reason: str
+) -> dict:
+    """The columns of :data:`VERDICT_FIELDS`.
+
+    Args:
+        claim: what is compared.
+        paper: what the paper reports.
+        interval: our value, and the ends of its 95 % interval (None where there is none).
+        verdict: what follows.
+        reason: how it was computed.
+    """
+    ours, low, high = interval
+    return {
+        "claim": claim,
+        "paper": paper,
+        "ours": ours,
+        "low": low,
+        "high": high,
+        "verdict": verdict,
+        "reason": reason,
+    }
