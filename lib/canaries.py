@@ -20,6 +20,8 @@ SCORES = {
     "residual_sum": "the sum, after the ordinary examples' clipped gradients are taken off",
     "residual_likelihood_ratio": "the log-likelihood ratio, after the same subtraction",
 }
+# By Neyman and Pearson none is better. Fixed beforehand: no bound is picked from among the scores.
+BEST_SCORE = "residual_likelihood_ratio"
 
 
 class DiracCanaries:

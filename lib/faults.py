@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from lib import canaries, intervals, one_run, one_run_tables
+from lib import audited_run, canaries, intervals, one_run
 from lib.errors import WorkbookError
 
 if TYPE_CHECKING:
@@ -681,7 +681,8 @@ def _claim(cell: dict, test: str) -> dict:
         "clip_norm": cell["clip_norm"],
         "n_ordinary": cell["n_ordinary"],
         **mechanism,
-        "claimed_epsilon": _claimed_epsilon(**mechanism),
+        "claimed_epsilon": (claimed := _claimed_epsilon(**mechanism)),
+        "guarantee": claimed if cell["fault"] == RIGHT else None,
     }
 
 
@@ -704,7 +705,7 @@ def _audit_row(cell: dict, test: str, scores, included, rng) -> dict:
         significance=cell["significance"],
         rng=rng,
     )
-    counts = one_run_tables.counts_row(result)
+    counts = audited_run.counts_row(result)
     return claim | counts | _outcome(result.epsilon_lower_bound, claim["claimed_epsilon"])
 
 

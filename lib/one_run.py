@@ -508,7 +508,13 @@ def best_over_counts(
     if method == "steinke":
         _check_method(method, family, "beforehand", delta)
         _check_delta(delta)
-        best = _index_of_largest_bound(m, grid.sum(1), correct.sum(1), delta, each)
+        best = index_of_largest_bound(
+            n_canaries=m,
+            n_guesses=grid.sum(1),
+            n_correct=correct.sum(1),
+            delta=delta,
+            significance=each,
+        )
     else:
         bounds = [
             epsilon_lower_bound(
@@ -709,6 +715,58 @@ def epsilon_lower_bound_from_runs(
     return _scalar_or_array(np.log(np.maximum(ratio, 1.0)))
 
 
+def index_of_largest_bound(
+    *,
+    n_canaries: int,
+    n_guesses: np.ndarray,
+    n_correct: np.ndarray,
+    delta: float,
+    significance: float,
+) -> int:
+    """Which of (n,) counts gives the largest :func:`epsilon_lower_bound`; 0 if none gives any.
+
+    Only the maximum is wanted. One bound after another is computed in full, each time that of the
+    count refuted most clearly at the largest so far; those not refuted there can only be smaller.
+    Few survive even the first comparison, for which a p-value from below suffices: its tail, and
+    the mean mass over i = v alone. With many tests that alone often excludes everything.
+
+    Args:
+        n_canaries, delta, significance: as there, one of each.
+        n_guesses, n_correct: (n,).
+    """
+    m, r, v = n_canaries, n_guesses, n_correct
+
+    def refutable(left, epsilon):
+        tail = _at_least(v[left], r[left], special.expit(epsilon))
+        return tail + 2 * m * delta * (1 - tail) / np.maximum(v[left], 1) < significance
+
+    best, largest = 0, 0.0
+    deviation = -special.ndtri(significance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = np.sqrt(v * (r - v) / r + deviation**2 / 4)
+        promise = (v + deviation**2 / 2 - deviation * spread) / (r + deviation**2)  # Wilson's limit
+    promise = np.where(r > 0, promise, 0.0)
+    left = np.arange(r.size)
+    left = left[refutable(left, 0.0)]
+    while left.size:
+        leader = left[np.argmax(promise[left])]
+        bound = epsilon_lower_bound(
+            n_canaries=m,
+            n_guesses=int(r[leader]),
+            n_correct=int(v[leader]),
+            delta=delta,
+            significance=significance,
+        )
+        if bound > largest:
+            best, largest = int(leader), bound
+        left = left[left != leader]
+        left = left[refutable(left, largest)]
+        at_largest = _p_value(m, r[left], v[left], largest, delta)
+        promise[left] = -at_largest
+        left = left[at_largest < significance]
+    return best
+
+
 def check_guesses(*, n_canaries: int, n_positive: int, n_negative: int) -> None:
     """Refuse numbers of guesses that are negative or together exceed the canaries.
 
@@ -782,46 +840,6 @@ def _correct_by_count(scores, included, grid, rng) -> np.ndarray:
     from_top = np.concatenate([[0], np.cumsum(in_order[::-1])])
     from_bottom = np.concatenate([[0], np.cumsum(~in_order)])
     return np.stack([from_top[grid[:, 0]], from_bottom[grid[:, 1]]], axis=1)
-
-
-def _index_of_largest_bound(m, r, v, delta, significance) -> int:
-    """Which of (n,) counts r and v gives the largest bound; 0 if none gives any.
-
-    Only the maximum is wanted. One bound after another is computed in full, each time that of the
-    count refuted most clearly at the largest so far; those not refuted there can only be smaller.
-    Few survive even the first comparison, for which a p-value from below suffices: its tail, and
-    the mean mass over i = v alone. With many tests that alone often excludes everything.
-    """
-
-    def refutable(left, epsilon):
-        tail = _at_least(v[left], r[left], special.expit(epsilon))
-        return tail + 2 * m * delta * (1 - tail) / np.maximum(v[left], 1) < significance
-
-    best, largest = 0, 0.0
-    deviation = -special.ndtri(significance)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = np.sqrt(v * (r - v) / r + deviation**2 / 4)
-        promise = (v + deviation**2 / 2 - deviation * spread) / (r + deviation**2)  # Wilson's limit
-    promise = np.where(r > 0, promise, 0.0)
-    left = np.arange(r.size)
-    left = left[refutable(left, 0.0)]
-    while left.size:
-        leader = left[np.argmax(promise[left])]
-        bound = epsilon_lower_bound(
-            n_canaries=m,
-            n_guesses=int(r[leader]),
-            n_correct=int(v[leader]),
-            delta=delta,
-            significance=significance,
-        )
-        if bound > largest:
-            best, largest = int(leader), bound
-        left = left[left != leader]
-        left = left[refutable(left, largest)]
-        at_largest = _p_value(m, r[left], v[left], largest, delta)
-        promise[left] = -at_largest
-        left = left[at_largest < significance]
-    return best
 
 
 def _largest_refuted(p_value_at: Callable, arguments, significance, upper=None) -> np.ndarray:

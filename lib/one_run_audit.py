@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lib import one_run_theory, one_run_white_box
+from lib import (
+    one_run_beyond,
+    one_run_faults,
+    one_run_sweeps,
+    one_run_theory,
+    one_run_white_box,
+)
 from lib.one_run_tables import VERDICT_FIELDS
 from lib.parameters import SHARED
 from lib.tables import Table
@@ -24,7 +30,7 @@ PAPERS = (
     },
 )
 # In the order of the notebook.
-PARTS = (one_run_white_box,)
+PARTS = (one_run_white_box, one_run_sweeps, one_run_beyond, one_run_faults)
 PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
 }

@@ -7,51 +7,9 @@ recomputes every bound from its counts.
 
 from __future__ import annotations
 
-import numpy as np
-
-from lib import one_run
 from lib.tables import Field
 
-MECHANISM = (
-    "epsilon",
-    "theoretical_epsilon",
-    "delta",
-    "sampling_rate",
-    "steps",
-    "noise_multiplier",
-)
 COUNTS = ("n_canaries", "n_guesses", "n_correct", "delta", "significance")
-
-
-def mechanism_row(cell: dict) -> dict:
-    """The columns of :data:`MECHANISM_FIELDS`, from a cell that holds them."""
-    return {name: cell[name] for name in MECHANISM}
-
-
-def audit_row(cell: dict, scores: np.ndarray, included: np.ndarray, rng) -> dict:
-    """The columns of :data:`AUDIT_FIELDS`: audit canaries with a cell's numbers of guesses.
-
-    Args:
-        cell: holds ``n_positive``, ``n_negative``, ``delta`` and ``significance``.
-        scores, included, rng: as in :func:`lib.one_run.audit`.
-    """
-    result = one_run.audit(
-        scores,
-        included,
-        n_positive=cell["n_positive"],
-        n_negative=cell["n_negative"],
-        delta=cell["delta"],
-        significance=cell["significance"],
-        rng=rng,
-    )
-    return counts_row(result) | {"epsilon_lower_bound": result.epsilon_lower_bound}
-
-
-def counts_row(result: one_run.Audit) -> dict:
-    """An audit's columns but for δ, which its mechanism's row has, and the bound."""
-    names = ("significance", "n_canaries", "n_included", "n_positive", "n_negative")
-    names += ("n_correct_positive", "n_correct_negative", "n_guesses", "n_correct")
-    return {name: getattr(result, name) for name in names}
 
 
 def total_of(first: str, second: str) -> dict:

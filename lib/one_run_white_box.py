@@ -7,14 +7,13 @@ an undisturbed auditor would get, ``white_box`` trains a network privately and a
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from lib import canaries, figures, intervals, one_run
+from lib import audited_run, canaries, figures, intervals, one_run
 from lib.errors import WorkbookError
 from lib.one_run_tables import (
     AUDIT_FIELDS,
@@ -22,8 +21,6 @@ from lib.one_run_tables import (
     GUESS_FIELDS,
     MECHANISM_FIELDS,
     SIGNIFICANCE,
-    audit_row,
-    mechanism_row,
     verdict_row,
 )
 from lib.parameters import Parameter
@@ -35,8 +32,6 @@ PAPER_BOUNDS = {1.0: 0.7, 2.0: 1.2, 4.0: 1.8, 8.0: 3.5}
 PAPER_ROUNDING = 0.05
 ENOUGH = 0.9  # share of the ceiling that an audit should reach
 ALIKE = 0.1  # a difference of shares below this is none
-# The best score there is, fixed beforehand: no bound is picked from among the scores.
-HEADLINE_SCORE = "residual_likelihood_ratio"
 FEW, ALL = "few images", "all images"
 
 PARAMETERS = {
@@ -83,41 +78,33 @@ def plan(cell: dict, streams, dataset: None) -> list[dict]:
     The pair of guess counts with the largest bound at its expected number of right guesses, over
     ``n_simulations`` audits of the idealised mechanism, unless the cell names the counts.
     """
-    from lib import accounting
-
-    mechanism = {name: cell[name] for name in ("delta", "sampling_rate", "steps")}
-    # Rounded up, so that the last digits of another processor's arithmetic, which are part of no
-    # result, do not become part of the cells that draw their randomness from these numbers.
-    sigma = _rounded_up(accounting.noise_multiplier(epsilon=cell["epsilon"], **mechanism), 4)
-    theoretical = accounting.epsilon(noise_multiplier=sigma, **mechanism)
+    noise = audited_run.settle_noise(cell)
     m = cell["n_canaries"]
     grid = np.unique([0, *np.geomspace(1, m, 60).astype(int)])
     positive = grid if cell["n_positive"] is None else np.array([cell["n_positive"]])
     negative = grid if cell["n_negative"] is None else np.array([cell["n_negative"]])
     n_correct = np.zeros((positive.size, negative.size))
-    for included, score in _simulations(cell | {"noise_multiplier": sigma}, streams):
+    for included, score in audited_run.simulations(cell | noise, streams):
         in_order = included[np.argsort(score)]
         n_members_above = np.concatenate([[0], np.cumsum(in_order[::-1])])
         n_others_below = np.concatenate([[0], np.cumsum(~in_order)])
         n_correct += n_members_above[positive][:, None] + n_others_below[negative]
     n_guesses = positive[:, None] + negative
     allowed = n_guesses <= m
-    bounds = np.full(n_correct.shape, -1.0)
-    bounds[allowed] = one_run.epsilon_lower_bound(
+    i, j = (places[allowed] for places in np.indices(n_guesses.shape))
+    best = one_run.index_of_largest_bound(
         n_canaries=m,
         n_guesses=n_guesses[allowed],
         n_correct=(n_correct[allowed] / cell["n_simulations"]).astype(int),
         delta=cell["delta"],
         significance=cell["significance"],
     )
-    i, j = np.unravel_index(bounds.argmax(), bounds.shape)
     return [
         cell
+        | noise
         | {
-            "noise_multiplier": sigma,
-            "theoretical_epsilon": _rounded_up(theoretical, 6),
-            "n_positive": int(positive[i]),
-            "n_negative": int(negative[j]),
+            "n_positive": int(positive[i[best]]),
+            "n_negative": int(negative[j[best]]),
             "counts_from": "simulation"
             if None in (cell["n_positive"], cell["n_negative"])
             else "parameters",
@@ -132,10 +119,12 @@ def ceiling(cell: dict, streams, dataset: None) -> list[dict]:
     plan's does not flatter them.
     """
     rows = []
-    for number, (included, score) in enumerate(_simulations(cell, streams)):
+    for number, (included, score) in enumerate(audited_run.simulations(cell, streams)):
         rng = np.random.default_rng(streams.sequence(f"ties {number}"))
         rows.append(
-            mechanism_row(cell) | {"simulation": number} | audit_row(cell, score, included, rng)
+            audited_run.mechanism_row(cell)
+            | {"simulation": number}
+            | audited_run.audit_row(cell, score, included, rng)
         )
     return rows
 
@@ -144,51 +133,15 @@ def white_box(cell: dict, streams, dataset) -> list[dict]:
     """Train a network by DP-SGD with Dirac canaries and audit it once with each score."""
     import torch
 
-    from lib import dpsgd, models
+    from lib import models
 
-    chosen = streams.generator("images").permutation(len(dataset.train_images))[: cell["n_train"]]
-    inputs = models.normalise(dataset.train_images[np.sort(chosen)])
-    labels = torch.from_numpy(dataset.train_labels[np.sort(chosen)])
-    device = cell["device"]
-    model = models.build(
-        cell["network"],
-        dataset.train_images.shape[1:],
-        len(dataset.class_names),
-        streams.sequence("initialisation"),
-    ).to(device)
-    planted = canaries.DiracCanaries(
-        n_canaries=cell["n_canaries"],
-        n_parameters=models.n_parameters(model),
-        clip_norm=cell["clip_norm"],
-        noise_multiplier=cell["noise_multiplier"],
-        sampling_rate=cell["sampling_rate"],
-        coin_rng=streams.generator("coins"),
-        place_rng=streams.generator("places"),
-        batch_rng=streams.generator("canary batches"),
-    )
-    expected_batch_size = cell["sampling_rate"] * cell["n_train"]  # public: no coin is in it
-    batch_sizes = dpsgd.train(
-        model,
-        inputs,
-        labels,
-        noise_multiplier=cell["noise_multiplier"],
-        clip_norm=cell["clip_norm"],
-        sampling_rate=cell["sampling_rate"],
-        steps=cell["steps"],
-        learning_rate=cell["learning_rate"],
-        expected_batch_size=expected_batch_size,
-        batch_generator=models.generator(streams.sequence("batches")),
-        noise_generator=models.generator(streams.sequence("noise"), device),
-        extra_gradient=planted.gradient,
-        on_release=lambda release: planted.observe(release.gradient, release.ordinary),
-        progress=False,
-    )
+    model, planted, batch_sizes = audited_run.train_dirac(cell, streams, dataset)
     common = (
         {name: cell[name] for name in ("setting", "run", "network", "n_train")}
-        | mechanism_row(cell)
+        | audited_run.mechanism_row(cell)
         | {
             "n_parameters": models.n_parameters(model),
-            "expected_batch_size": expected_batch_size,
+            "expected_batch_size": audited_run.expected_batch_size(cell),
             "mean_batch_size": float(batch_sizes.mean()),
             "test_accuracy": models.accuracy(
                 model,
@@ -200,44 +153,17 @@ def white_box(cell: dict, streams, dataset) -> list[dict]:
     return [
         common
         | {"score": name}
-        | audit_row(cell, score, planted.included, streams.generator("ties"))
+        | audited_run.audit_row(cell, score, planted.included, streams.generator("ties"))
         for name, score in planted.scores().items()
     ]
-
-
-def _rounded_up(value: float, decimals: int) -> float:
-    return round(math.ceil(value * 10**decimals) / 10**decimals, decimals)
-
-
-def _simulations(cell: dict, streams):
-    """(coins, scores) of ``n_simulations`` audits of the idealised mechanism."""
-    for number in range(cell["n_simulations"]):
-        yield canaries.ideal_scores(
-            n_canaries=cell["n_canaries"],
-            noise_multiplier=cell["noise_multiplier"],
-            sampling_rate=cell["sampling_rate"],
-            steps=cell["steps"],
-            coin_rng=streams.generator(f"coins {number}"),
-            batch_rng=streams.generator(f"batches {number}"),
-            noise_rng=streams.generator(f"noise {number}"),
-        )
 
 
 # --------------------------------------------------------------------- from parameters to cells
 
 
 def settings(session) -> dict[str, dict]:
-    """What distinguishes the two settings: images, sampling rate, steps, runs.
-
-    Raises:
-        WorkbookError: for more training images than there are.
-    """
+    """What distinguishes the two settings: images, sampling rate, steps, runs."""
     p, n_available = session.p, len(session.dataset.train_images)
-    if p.n_train > n_available:
-        raise WorkbookError(
-            f"n_train = {p.n_train}; allowed: at most {n_available}, the training images of "
-            f"{p.dataset}"
-        )
     few = {
         "n_train": p.n_train,
         "sampling_rate": p.sampling_rate,
@@ -256,7 +182,7 @@ def settings(session) -> dict[str, dict]:
 def plan_cells(session) -> list[dict]:
     """One cell for each mechanism that is audited."""
     p = session.p
-    _check_canaries(session)
+    check_sizes(session, n_canaries={"n_canaries": p.n_canaries}, n_train={"n_train": p.n_train})
     mechanisms = dict.fromkeys(
         (setting["sampling_rate"], setting["steps"]) for setting in settings(session).values()
     )
@@ -277,17 +203,32 @@ def plan_cells(session) -> list[dict]:
     ]
 
 
-def _check_canaries(session) -> None:
-    """Refuse, before any work, more canaries than the network has coordinates to give them."""
+def check_sizes(session, **sizes: dict[str, int]) -> None:
+    """Refuse, before any work, more canaries than coordinates or more images than there are.
+
+    Args:
+        session: parameters and dataset.
+        sizes: ``n_canaries`` and ``n_train``, each {parameter's name: its largest value}.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
     from lib import models
 
-    shape, n_classes = session.dataset.train_images.shape[1:], len(session.dataset.class_names)
-    network = models.build(session.p.network, shape, n_classes, np.random.SeedSequence(0))
-    if session.p.n_canaries > (most := models.n_parameters(network)):
-        raise WorkbookError(
-            f"n_canaries = {session.p.n_canaries}; allowed: at most {most}, the parameters of "
-            f"{session.p.network} on {session.p.dataset}"
-        )
+    p, dataset = session.p, session.dataset
+    shape, n_classes = dataset.train_images.shape[1:], len(dataset.class_names)
+    network = models.build(p.network, shape, n_classes, np.random.SeedSequence(0))
+    limits = {
+        "n_canaries": (models.n_parameters(network), f"the parameters of {p.network} on"),
+        "n_train": (len(dataset.train_images), "the training images of"),
+    }
+    for kind, named in sizes.items():
+        most, of_what = limits[kind]
+        for name, value in named.items():
+            if value > most:
+                raise WorkbookError(
+                    f"{name} = {value}; allowed: at most {most}, {of_what} {p.dataset}"
+                )
 
 
 def ceiling_cells(session) -> list[dict]:
@@ -419,7 +360,7 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Headline bounds by setting and ε: mean with its 95 % interval, ceiling, share of it."""
     audits, ceilings = tables["audits"], tables["ceiling"]
     rows = []
-    headline = audits[audits["score"] == HEADLINE_SCORE]
+    headline = audits[audits["score"] == canaries.BEST_SCORE]
     for (setting, epsilon), runs in headline.groupby(["setting", "epsilon"], sort=False):
         simulated = _ceiling_of(ceilings, runs)
         mean, low, high = intervals.mean_interval(runs["epsilon_lower_bound"], simulated)
@@ -445,7 +386,7 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     """Compare the paper's claims with the audits, by intervals; the rows of table ``verdicts``."""
     audits, ceilings = tables["audits"], tables["ceiling"]
-    headline = audits[audits["score"] == HEADLINE_SCORE]
+    headline = audits[audits["score"] == canaries.BEST_SCORE]
     few = headline[headline["setting"] == FEW]
     rows = [
         _bound_verdict(epsilon, paper, few[few["epsilon"] == epsilon], ceilings)
@@ -455,9 +396,9 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     shares = {
         setting: share
         for setting, runs in headline.groupby("setting", sort=False)
-        if (share := _share_of_ceiling(ceilings, runs)) is not None
+        if (share := share_of_ceiling(_with_ceilings(runs, ceilings))) is not None
     }
-    rows += [_ceiling_verdict(setting, *share) for setting, share in shares.items()]
+    rows += [ceiling_verdict(setting, *share) for setting, share in shares.items()]
     if len(shares) == 2:
         rows.append(_more_images_verdict(shares))
     return rows
@@ -482,7 +423,8 @@ def _bound_verdict(epsilon, paper, runs: pd.DataFrame, ceilings: pd.DataFrame) -
     )
 
 
-def _ceiling_verdict(setting: str, share: float, variance: float) -> dict:
+def ceiling_verdict(setting: str, share: float, variance: float, *, over: str = "ε") -> dict:
+    """Hold a share of the ceiling against what an audit should reach; a row of ``verdicts``."""
     interval = intervals.normal_interval(share, variance)
     if interval[1] >= ENOUGH:
         verdict = f"at least {ENOUGH:.0%}"
@@ -493,7 +435,8 @@ def _ceiling_verdict(setting: str, share: float, variance: float) -> dict:
         "none given",
         interval,
         verdict,
-        f"mean bound over mean ceiling at the same guesses, mean over ε; held against {ENOUGH:.0%}",
+        f"mean bound over mean ceiling at the same guesses, mean over {over}; held against "
+        f"{ENOUGH:.0%}",
     )
 
 
@@ -522,23 +465,32 @@ def _ceiling_of(ceilings: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
     return ceilings.loc[same, "epsilon_lower_bound"]
 
 
-def _share_of_ceiling(ceilings, runs) -> tuple[float, float] | None:
-    """Mean over ε of mean bound over mean ceiling, with its variance; None if all ceilings are 0.
+def share_of_ceiling(pairs: list[tuple[pd.Series, pd.Series]]) -> tuple[float, float] | None:
+    """Mean of mean bound over mean ceiling, with its variance; None if all ceilings are 0.
 
     Runs and simulations scatter alike, and both means are of finitely many.
+
+    Args:
+        pairs: bounds of the runs and of the simulated audits, for each of several mechanisms.
     """
     shares, variances = [], []
-    for _, group in runs.groupby("epsilon"):
-        simulated = _ceiling_of(ceilings, group)
+    for bounds, simulated in pairs:
         best = simulated.mean()
         if best > 0:
-            share = group["epsilon_lower_bound"].mean() / best
+            share = bounds.mean() / best
             shares.append(share)
             relative = simulated.var() / best**2
-            variances.append(relative * (1 / len(group) + share**2 / len(simulated)))
+            variances.append(relative * (1 / len(bounds) + share**2 / len(simulated)))
     if not shares:
         return None
     return float(np.mean(shares)), float(np.sum(variances)) / len(shares) ** 2
+
+
+def _with_ceilings(runs: pd.DataFrame, ceilings: pd.DataFrame) -> list:
+    return [
+        (group["epsilon_lower_bound"], _ceiling_of(ceilings, group))
+        for _, group in runs.groupby("epsilon")
+    ]
 
 
 # ----------------------------------------------------------------------------------- figures
@@ -547,7 +499,7 @@ def _share_of_ceiling(ceilings, runs) -> tuple[float, float] | None:
 def draw_bounds(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     """Lower bound against theoretical ε: runs, their mean, the ceiling, the paper's values."""
     audits, ceilings = tables["audits"], tables["ceiling"]
-    headline = audits[audits["score"] == HEADLINE_SCORE]
+    headline = audits[audits["score"] == canaries.BEST_SCORE]
     names = list(headline["setting"].unique())
     figure, axes = figures.new_figure(1, len(names), height=3.6, share_x=True, share_y=True)
     for ax, name in zip(np.atleast_1d(axes), names, strict=True):

@@ -199,23 +199,23 @@ def smallest_unrefuted_epsilon(
     columns = np.broadcast_arrays(
         n_canaries, n_guesses, n_correct, delta, significance, sampling_rate, steps
     )
-    bounds = [
-        one_run.epsilon_lower_bound(
+
+    @functools.cache  # the same counts come again and again in a table
+    def epsilon(m, r, v, delta, level, rate, t):
+        return one_run.epsilon_lower_bound(
             n_canaries=m,
             n_guesses=r,
             n_correct=v,
-            delta=row_delta,
+            delta=delta,
             significance=level,
             method="fdp",
             family=family(family_name, sampling_rate=rate, steps=t, neighboring=neighboring),
             guesses=guesses,
         )
-        for m, r, v, row_delta, level, rate, t in zip(
-            *(column.ravel().tolist() for column in columns), strict=True
-        )
-    ]
-    shape = columns[0].shape
-    return np.reshape(bounds, shape) if shape else float(bounds[0])
+
+    rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
+    bounds = np.reshape([epsilon(*row) for row in rows], columns[0].shape)
+    return bounds if bounds.shape else float(bounds)
 
 
 def from_divergence(target_in: np.ndarray | None, target_out: np.ndarray | None) -> Curve:
