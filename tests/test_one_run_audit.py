@@ -14,6 +14,9 @@ import yaml
 
 from lib import canaries, data, figures, parameters, paths, results, sweep, verification, workbook
 from lib import one_run_audit as study
+from lib import one_run_beyond as beyond
+from lib import one_run_faults as as_test
+from lib import one_run_sweeps as sweeps
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
 from lib.verification import checksum
@@ -31,6 +34,23 @@ TINY = {
     "steps": 2,
     "n_runs": 1,
     "n_jobs": 1,
+    "sweep_n_canaries": [100, 400],
+    "sweep_n_train": [16],
+    "sweep_steps": [2],
+    "sweep_base": [400, 16, 2],
+    "sweep_runs": 1,
+    "curve_n_canaries": 400,
+    "curve_n_train": 16,
+    "curve_steps": 2,
+    "curve_n_guesses": [40, 80],
+    "curve_runs": 1,
+    "curve_simulations": 2,
+    "many_n_runs": [10, 1000],
+    "many_simulations": 2,
+    "fault_right_runs": 1,
+    "fault_wrong_runs": 1,
+    "fault_right_pairs": 1,
+    "fault_wrong_pairs": 1,
 }
 
 
@@ -132,7 +152,7 @@ def tables(bounds, ceiling=2.0, scatter=0.1):
 
 
 def verdict(made, claim):
-    (found,) = [row for row in study.verdicts(made) if row["claim"].startswith(claim)]
+    (found,) = [row for row in white_box.verdicts(made) if row["claim"].startswith(claim)]
     return found["verdict"]
 
 
@@ -160,7 +180,7 @@ def test_share_of_the_ceiling_is_known_as_well_as_it_scatters():
     for _ in range(1000):
         made = tables((2.0 + 0.3 * rng.standard_normal(2), [1.0]))
         made["ceiling"]["epsilon_lower_bound"] = 2.0 + 0.3 * rng.standard_normal(100)
-        row = next(row for row in study.verdicts(made) if "ceiling, few" in row["claim"])
+        row = next(row for row in white_box.verdicts(made) if "ceiling, few" in row["claim"])
         covered += row["low"] <= 1.0 <= row["high"]
     assert abs(covered / 1000 - 0.95) < 4 * np.sqrt(0.95 * 0.05 / 1000)
 
@@ -168,7 +188,7 @@ def test_share_of_the_ceiling_is_known_as_well_as_it_scatters():
 def test_reader_sees_whole_texts():
     made = tables(([1.0, 1.2], [0.5]))
     assert "<td>all images</td>" in workbook.show(white_box.summary(made)).data
-    rows = pd.DataFrame(study.verdicts(made))
+    rows = pd.DataFrame(white_box.verdicts(made))
     assert all(reason in workbook.show(rows).data for reason in rows["reason"])
 
 
@@ -230,17 +250,51 @@ CHANGES = {
     "clip_norm": 2.0,
     "learning_rate": 0.25,
     "device": "cuda",
+    "sweep_epsilon": 4.0,
+    "sweep_sampling_rate": 0.3,
+    "sweep_n_canaries": [100, 300],
+    "sweep_n_train": [17],
+    "sweep_steps": [3],
+    "sweep_base": [400, 16, 3],
+    "sweep_runs": 2,
+    "curve_sampling_rate": 0.3,
+    "curve_n_canaries": 300,
+    "curve_n_train": 17,
+    "curve_steps": 3,
+    "curve_n_guesses": [40],
+    "curve_runs": 2,
+    "curve_simulations": 3,
+    "many_n_runs": [10],
+    "many_simulations": 3,
+    "fault_right_runs": 2,
+    "fault_wrong_runs": 2,
+    "fault_right_pairs": 2,
+    "fault_wrong_pairs": 2,
 }
+# A table of plans, the cells that make it, and the cells that are made from it.
+PLANS = {
+    "plans": (white_box.plan_cells, white_box.ceiling_cells, white_box.white_box_cells),
+    "sweep_plans": (sweeps.plan_cells, sweeps.ceiling_cells, sweeps.audit_cells),
+    "curve_plans": (
+        beyond.plan_cells,
+        beyond.curve_ceiling_cells,
+        beyond.curve_audit_cells,
+        beyond.many_run_cells,
+    ),
+}
+OTHER_CELLS = (as_test.run_cells, as_test.pair_cells)
 
 
 def all_cells(p):
     """Every cell of the study, with stand-ins for what the plans would say."""
     session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
-    cells = white_box.plan_cells(session)
-    session.tables["plans"] = pd.DataFrame(
-        [cell | {"noise_multiplier": 1.0, "counts_from": "simulation"} for cell in cells]
-    )
-    return json.dumps([cells, white_box.ceiling_cells(session), white_box.white_box_cells(session)])
+    made = [cells(session) for cells in OTHER_CELLS]
+    for name, (plan_cells, *cells_from_plans) in PLANS.items():
+        planned = plan_cells(session)
+        settled = {"noise_multiplier": 1.0, "counts_from": "simulation"}
+        session.tables[name] = pd.DataFrame([cell | settled for cell in planned])
+        made += [planned, *(cells(session) for cells in cells_from_plans)]
+    return json.dumps(made)
 
 
 @pytest.mark.parametrize("name", study.PARAMETERS)
@@ -260,6 +314,11 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
         ({"n_positive": [600, 1], "n_negative": [0, 0]}, "n_positive = 600 and n_negative = 0"),
         ({"n_positive": [1]}, "n_positive = .1.; allowed: 'simulated', or 2 counts"),
         ({"dataset": "cifar11"}, "dataset = 'cifar11'"),
+        ({"sweep_base": [100, 10]}, "sweep_base = .100, 10.; allowed: three numbers"),
+        ({"sweep_sampling_rate": 1.0}, "sweep_sampling_rate = 1.0"),
+        ({"curve_n_guesses": [41]}, "curve_n_guesses = .41.; allowed: even numbers of at most"),
+        ({"curve_n_guesses": [402]}, "curve_n_guesses = .402.; allowed: even numbers of at most"),
+        ({"many_n_runs": [11]}, "many_n_runs = .11.; allowed: even numbers"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(changes, words):
@@ -284,13 +343,14 @@ def test_more_training_images_than_there_are():
 # ------------------------------------------------------------------------------ the whole run
 
 
-def run(session):
-    session.table("plans", white_box.plan, white_box.plan_cells)
-    session.table("ceiling", white_box.ceiling, white_box.ceiling_cells)
-    session.table("audits", white_box.white_box, white_box.white_box_cells, uses_data=True)
-    shown = [session.figure(name).data for name in AUDIT_FIGURES]
-    session.derive("verdicts", study.verdicts)
-    return session.publish(), shown
+def run(**values):
+    """Run the notebook's code with these parameters, and give the study's session."""
+    notebook = nbformat.read(paths.NOTEBOOKS / f"{study.NOTEBOOK}.ipynb", as_version=4)
+    namespace = declared() | values
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
+            exec(cell.source, namespace)
+    return namespace["session"]
 
 
 def forge(package, copy, table, column, value):
@@ -315,6 +375,10 @@ FORGERIES = [
     ("audits", "n_correct_positive", "0", "but verification.total of its row gives"),
     ("audits", "epsilon_lower_bound", "7.0", "but one_run.epsilon_lower_bound of its row gives"),
     ("plans", "noise_multiplier", "0.7", "but accounting.epsilon_of_rows of its row gives"),
+    ("sweeps", "epsilon_lower_bound", "7.0", "but one_run.epsilon_lower_bound of its row gives"),
+    ("curve_audits", "gaussian_epsilon", "7.5", "but trade_off.smallest_unrefuted_epsilon of its"),
+    ("many_runs", "n_wrong_first", "1", "but one_run.epsilon_lower_bound_from_runs of its row"),
+    ("fault_runs", "n_correct_positive", "0", "but verification.total of its row gives"),
 ]
 
 
@@ -344,12 +408,17 @@ def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeyp
         "all_sampling_rate": 0.05,
         "epsilons": [8.0],
     }
-    values = declared() | profile(name) | sizes
-    package, shown = run(workbook.begin(values, study))
+    values = profile(name) | sizes
+    package = run(**values).package.path
     assert results.verify(package) == []
+    assert set(study.TABLES) == {file.stem for file in package.glob("*.csv")}
+    assert set(study.FIGURES) == {file.stem for file in package.glob("*.png")}
     if name == "smoke":
         check_forgeries(package, tmp_path)
-    again, redrawn = run(workbook.begin(values | {"figures_only": True, "seed": 5}, study))
-    assert again == package
-    assert redrawn == shown
-    assert results.open_package("one_run_audit", "local", tmp_path).parameters["seed"] == 0
+    before = {file.name: file.read_bytes() for file in package.iterdir()}
+    again = run(**values | {"figures_only": True, "seed": 5})
+    assert again.package.path == package
+    assert again.p.seed == 0
+    for figure in study.FIGURES:
+        assert again.figure(figure).data == before[f"{figure}.png"]
+    assert {file.name: file.read_bytes() for file in package.iterdir()} == before
