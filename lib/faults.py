@@ -696,17 +696,8 @@ def _claimed_epsilon(**mechanism) -> float:
 def _audit_row(cell: dict, test: str, scores, included, rng) -> dict:
     """Claim, counts and bound of one test of one run."""
     claim = _claim(cell, test)
-    result = one_run.audit(
-        scores,
-        included,
-        n_positive=cell["n_positive"],
-        n_negative=cell["n_negative"],
-        delta=cell["delta"],
-        significance=cell["significance"],
-        rng=rng,
-    )
-    counts = audited_run.counts_row(result)
-    return claim | counts | _outcome(result.epsilon_lower_bound, claim["claimed_epsilon"])
+    audit = audited_run.audit_row(cell, scores, included, rng)
+    return claim | audit | _outcome(audit["epsilon_lower_bound"], claim["claimed_epsilon"])
 
 
 def _outcome(bound: float, claimed: float) -> dict:

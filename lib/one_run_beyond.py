@@ -26,6 +26,7 @@ from lib.one_run_tables import (
     BOUND_BELOW_TRUTH,
     MECHANISM_FIELDS,
     SIGNIFICANCE,
+    two_sets_fields,
     verdict_row,
 )
 from lib.parameters import Parameter
@@ -325,31 +326,7 @@ TABLES = {
             Field("n_runs", "integer", "", "training runs, half with the canary", minimum=2),
             Field("simulation", "integer", "", "number of the simulated audit", minimum=0),
             Field("threshold", "number", "standard deviations", "least sum taken for 'in'"),
-            Field("n_first", "integer", "", "runs without the canary", minimum=1),
-            Field("n_wrong_first", "integer", "", "of these, taken for 'in'", minimum=0),
-            Field("n_second", "integer", "", "runs with the canary", minimum=1),
-            Field("n_wrong_second", "integer", "", "of these, taken for 'out'", minimum=0),
-            Field(
-                "epsilon_lower_bound",
-                "number",
-                "nats",
-                "lower bound on ε at δ (Clopper and Pearson)",
-                minimum=0,
-                recipe={
-                    "function": "one_run.epsilon_lower_bound_from_runs",
-                    "columns": {
-                        name: name
-                        for name in (
-                            "n_first",
-                            "n_wrong_first",
-                            "n_second",
-                            "n_wrong_second",
-                            "delta",
-                            "significance",
-                        )
-                    },
-                },
-            ),
+            *two_sets_fields("without the canary", "with the canary"),
         ),
         key=("epsilon", "n_runs", "simulation"),
         meaning="one simulated audit from many training runs with at most one canary each",

@@ -10,7 +10,14 @@ import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import faults, figures, intervals
-from lib.one_run_tables import COUNT_FIELDS, DELTA, LOWER_BOUND, SIGNIFICANCE, verdict_row
+from lib.one_run_tables import (
+    COUNT_FIELDS,
+    DELTA,
+    LOWER_BOUND,
+    SIGNIFICANCE,
+    two_sets_fields,
+    verdict_row,
+)
 from lib.parameters import Parameter
 from lib.results import Figure
 from lib.tables import Field, Table
@@ -84,32 +91,8 @@ TABLES = {
     "fault_pairs": Table(
         fields=(
             *_CLAIM_FIELDS,
-            Field("n_first", "integer", "", "runs on n examples", minimum=1),
-            Field("n_wrong_first", "integer", "", "of these, taken for n − 1", minimum=0),
-            Field("n_second", "integer", "", "runs on n − 1 examples", minimum=1),
-            Field("n_wrong_second", "integer", "", "of these, taken for n", minimum=0),
             SIGNIFICANCE,
-            Field(
-                "epsilon_lower_bound",
-                "number",
-                "nats",
-                "lower bound on ε at δ (Clopper and Pearson)",
-                minimum=0,
-                recipe={
-                    "function": "one_run.epsilon_lower_bound_from_runs",
-                    "columns": {
-                        name: name
-                        for name in (
-                            "n_first",
-                            "n_wrong_first",
-                            "n_second",
-                            "n_wrong_second",
-                            "delta",
-                            "significance",
-                        )
-                    },
-                },
-            ),
+            *two_sets_fields("on n examples", "on n − 1 examples"),
             _REFUTED,
         ),
         key=("fault", "test", "run"),

@@ -292,22 +292,8 @@ def draw_sweeps(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
 
 def _draw_sweep(ax, runs: pd.DataFrame, varied: str, ceilings: pd.DataFrame) -> None:
     headline = runs[runs["score"] == canaries.BEST_SCORE]
-    simulated = {value: _ceiling_of(ceilings, at) for value, at in headline.groupby(varied)}
-    values = list(simulated)
-    figures.band(
-        ax,
-        values,
-        [bounds.quantile(0.025) for bounds in simulated.values()],
-        [bounds.quantile(0.975) for bounds in simulated.values()],
-        index=0,
-        label="ceiling, 95 % of single audits",
-    )
-    ax.plot(
-        values,
-        [bounds.mean() for bounds in simulated.values()],
-        color=figures.BLACK,
-        linestyle=(0, (1, 1)),
-        label="ceiling, mean",
+    white_box.draw_ceiling(
+        ax, {value: _ceiling_of(ceilings, at) for value, at in headline.groupby(varied)}
     )
     for i, score in enumerate(canaries.SCORES):
         of_score = runs[runs["score"] == score]

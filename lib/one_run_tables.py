@@ -79,6 +79,33 @@ COUNT_FIELDS = (
 AUDIT_FIELDS = (*COUNT_FIELDS, LOWER_BOUND)
 BOUND_BELOW_TRUTH = ({"lower_bound": "epsilon_lower_bound", "truth": "theoretical_epsilon"},)
 
+
+def two_sets_fields(first: str, second: str) -> tuple[Field, ...]:
+    """Counts and bound of an audit from many runs on two training sets.
+
+    Args:
+        first, second: what the runs of either set are, for the columns' meanings.
+    """
+    counts = ("n_first", "n_wrong_first", "n_second", "n_wrong_second")
+    return (
+        Field("n_first", "integer", "", f"runs {first}", minimum=1),
+        Field("n_wrong_first", "integer", "", "of these, taken for the others", minimum=0),
+        Field("n_second", "integer", "", f"runs {second}", minimum=1),
+        Field("n_wrong_second", "integer", "", "of these, taken for the others", minimum=0),
+        Field(
+            "epsilon_lower_bound",
+            "number",
+            "nats",
+            "lower bound on ε at δ (Clopper and Pearson)",
+            minimum=0,
+            recipe={
+                "function": "one_run.epsilon_lower_bound_from_runs",
+                "columns": {name: name for name in (*counts, "delta", "significance")},
+            },
+        ),
+    )
+
+
 VERDICT_FIELDS = (
     Field("claim", "string", "", "what is compared"),
     Field("paper", "string", "", "what the paper reports"),

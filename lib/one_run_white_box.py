@@ -504,7 +504,7 @@ def draw_bounds(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     figure, axes = figures.new_figure(1, len(names), height=3.6, share_x=True, share_y=True)
     for ax, name in zip(np.atleast_1d(axes), names, strict=True):
         runs = headline[headline["setting"] == name]
-        _draw_ceiling(ax, ceilings, runs)
+        draw_ceiling(ax, {e: _ceiling_of(ceilings, at) for e, at in runs.groupby("epsilon")})
         ax.plot(
             runs["epsilon"],
             runs["epsilon_lower_bound"],
@@ -531,24 +531,24 @@ def draw_bounds(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     return figure
 
 
-def _draw_ceiling(ax, ceilings: pd.DataFrame, runs: pd.DataFrame) -> None:
-    bounds = {epsilon: _ceiling_of(ceilings, group) for epsilon, group in runs.groupby("epsilon")}
-    epsilons = list(bounds)
+def draw_ceiling(ax, simulated: dict[float, pd.Series]) -> None:
+    """The middle 95 % and the mean of simulated audits.
+
+    Args:
+        ax: axes.
+        simulated: where along the axis → bounds of the simulated audits.
+    """
+    x, bounds = list(simulated), simulated.values()
     figures.band(
         ax,
-        epsilons,
-        [values.quantile(0.025) for values in bounds.values()],
-        [values.quantile(0.975) for values in bounds.values()],
+        x,
+        [each.quantile(0.025) for each in bounds],
+        [each.quantile(0.975) for each in bounds],
         index=0,
         label="ceiling, 95 % of single audits",
     )
-    ax.plot(
-        epsilons,
-        [values.mean() for values in bounds.values()],
-        color=figures.COLOURS[0],
-        linestyle="--",
-        label="ceiling, mean",
-    )
+    dotted = {"color": figures.BLACK, "linestyle": (0, (1, 1))}
+    ax.plot(x, [each.mean() for each in bounds], label="ceiling, mean", **dotted)
 
 
 def draw_scores(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
