@@ -171,6 +171,7 @@ def success_bound_of_rows(
     steps: np.ndarray,
     sampling_rate: np.ndarray,
     method: str = "pld",
+    accuracy: float = ACCURACY,
 ) -> np.ndarray:
     """:func:`success_bound` at κ = 1/n for each row of a table; one distribution a mechanism.
 
@@ -178,6 +179,7 @@ def success_bound_of_rows(
         prior_size: (rows,) n, candidates of a uniform prior.
         noise_multiplier, steps, sampling_rate: (rows,) arrays.
         method: one that does not sample.
+        accuracy: for ``pld``.
 
     Returns:
         (rows,) floats.
@@ -195,6 +197,7 @@ def success_bound_of_rows(
             steps=int(t),
             sampling_rate=rate,
             method=method,
+            accuracy=accuracy,
         )
     return bounds
 
@@ -596,15 +599,16 @@ def _composed_losses(mechanism: Mechanism, interval: float) -> tuple[int, np.nda
     # Chernoff's bounds on where all but TAIL of the sum lies, at orders around a normal's best.
     position = np.arange(masses.size)
     total = masses.sum()
-    mean = masses @ position / total
-    variance = masses @ (position - mean) ** 2 / total + 1.0
+    # Sums rather than BLAS products: the same bits whatever the number of threads.
+    mean = (masses * position).sum() / total
+    variance = (masses * (position - mean) ** 2).sum() / total + 1.0
     effort = math.log(2 / TAIL)
     low, high = 0, steps * (masses.size - 1)
     for order in math.sqrt(2 * effort / (steps * variance)) * 2.0 ** np.arange(-3, 3):
         for sign in (-1, 1):
             exponents = sign * order * (position - mean)
             peak = exponents.max()
-            log_moment = peak + math.log(masses @ np.exp(exponents - peak))
+            log_moment = peak + math.log((masses * np.exp(exponents - peak)).sum())
             reach = math.ceil((steps * log_moment + effort) / order)
             if sign > 0:
                 high = min(high, math.floor(steps * mean) + reach + 1)
@@ -744,7 +748,7 @@ def _divergence_of_order_one(mechanism: Mechanism) -> float:
     releases, width = _nodes(sigma, 1.0)
     out, inside = (stats.norm.pdf(releases, mean, sigma) for mean in (0, 1))
     density = (1 - rate) * out + rate * inside
-    return mechanism.steps * width * float(density @ _loss(releases, mechanism))
+    return mechanism.steps * width * float(np.sum(density * _loss(releases, mechanism)))
 
 
 def _nodes(noise_multiplier: float, furthest: float) -> tuple[np.ndarray, float]:
