@@ -5,8 +5,9 @@ Two questions about the same training runs. Held against a whole trade-off curve
 And how many training runs would the audit that one run replaces have needed for as much (two
 neighbouring training sets, Clopper and Pearson's limits on the errors)?
 
-A figure from a curve is ε(δ) of the smallest unrefuted member *of a named family*. Both families
-here contain what is audited: Gaussians that of full batches, subsampled Gaussians the other.
+The mechanisms are those of the sweeps' base point, at every ε. A figure from a curve is ε(δ) of the
+smallest unrefuted member *of a named family*. Both families here contain what is audited: Gaussians
+that of full batches, subsampled Gaussians the other.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CURVES = {
         "constants": {"family_name": trade_off.Gaussian.name},
     },
     BY_SUBSAMPLED: {
-        "columns": {name: name for name in (*_COUNTS, "sampling_rate", "steps")},
+        "columns": {name: name for name in (*_COUNTS, "steps")} | {"sampling_rate": "family_rate"},
         "constants": {"family_name": trade_off.SubsampledGaussian.name},
     },
 }
@@ -58,17 +59,10 @@ EXPECTED_AT = {"epsilon": 8.0, "n_canaries": 10_000}
 EXPECTED = {"epsilon_lower_bound": 3.5, BY_GAUSSIANS: 4.5}
 
 PARAMETERS = {
-    "curve_sampling_rate": Parameter(
-        "float", "q of the subsampled half of the audits by curves", above=0, below=1
-    ),
-    "curve_n_canaries": Parameter("int", "canaries m of the audits by curves", minimum=1),
-    "curve_n_train": Parameter("int", "ordinary images of the audits by curves", minimum=1),
-    "curve_steps": Parameter("int", "steps T of the audits by curves", minimum=1),
     "curve_n_guesses": Parameter("ints", "numbers of guesses to audit with", minimum=2),
     "curve_runs": Parameter("int", "training runs for each mechanism", minimum=1),
     "curve_simulations": Parameter("int", "simulated audits for each mechanism", minimum=2),
     "many_n_runs": Parameter("ints", "numbers of runs of the many-run audit", minimum=2),
-    "many_simulations": Parameter("int", "simulated many-run audits of each size", minimum=2),
 }
 
 
@@ -78,10 +72,11 @@ def check_curve_guesses(p) -> None:
     Raises:
         WorkbookError: naming the parameter.
     """
-    if any(r % 2 or r > p.curve_n_canaries for r in p.curve_n_guesses):
+    n_canaries = p.sweep_base[0]
+    if any(r % 2 or r > n_canaries for r in p.curve_n_guesses):
         raise WorkbookError(
             f"curve_n_guesses = {p.curve_n_guesses}; allowed: even numbers of at most "
-            f"curve_n_canaries = {p.curve_n_canaries}"
+            f"{n_canaries}, the canaries in sweep_base"
         )
     if any(n % 2 for n in p.many_n_runs):
         raise WorkbookError(
@@ -135,7 +130,11 @@ def _curve_rows(cell: dict, number: int, score, included, rng) -> list[dict]:
             {"number": number}
             | audited_run.mechanism_row(cell)
             | audited_run.counts_row(result)
-            | {"guesses": "mixed" if n_negative else "positive"}
+            | {
+                "guesses": "mixed" if n_negative else "positive",
+                # Full batches have no subsampled family of their own.
+                "family_rate": cell["sampling_rate"] if cell["sampling_rate"] < 1 else None,
+            }
         )
         rows.append(
             row
@@ -146,10 +145,9 @@ def _curve_rows(cell: dict, number: int, score, included, rng) -> list[dict]:
 
 
 def _from_curves(row: dict, name: str) -> float | None:
-    """ε(δ) of the smallest unrefuted curve; full batches have no subsampled family of their own."""
-    if name == BY_SUBSAMPLED and row["sampling_rate"] == 1:
-        return None
     columns = {argument: row[column] for argument, column in CURVES[name]["columns"].items()}
+    if None in columns.values():
+        return None
     return _smallest_unrefuted_epsilon(**columns, **CURVES[name]["constants"])
 
 
@@ -204,19 +202,14 @@ def many_runs(cell: dict, streams, dataset: None) -> list[dict]:
 def plan_cells(session) -> list[dict]:
     """One cell for each mechanism: its noise; the numbers of guesses are parameters."""
     p = session.p
-    white_box.check_sizes(
-        session,
-        n_canaries={"curve_n_canaries": p.curve_n_canaries},
-        n_train={"curve_n_train": p.curve_n_train},
-    )
     return [
         {
             "epsilon": epsilon,
             "delta": p.delta,
             "sampling_rate": sampling_rate,
-            "steps": p.curve_steps,
+            "steps": p.sweep_base[2],
         }
-        for sampling_rate in (1.0, p.curve_sampling_rate)
+        for sampling_rate in (1.0, p.sweep_sampling_rate)
         for epsilon in p.epsilons
     ]
 
@@ -228,7 +221,7 @@ def curve_audit_cells(session) -> list[dict]:
         mechanism
         | {
             "run": run,
-            "n_train": p.curve_n_train,
+            "n_train": p.sweep_base[1],
             "network": p.network,
             "clip_norm": p.clip_norm,
             "learning_rate": p.learning_rate,
@@ -248,7 +241,7 @@ def curve_ceiling_cells(session) -> list[dict]:
 def many_run_cells(session) -> list[dict]:
     """One cell for each full-batch mechanism."""
     p = session.p
-    audit = {"n_runs": p.many_n_runs, "n_simulations": p.many_simulations}
+    audit = {"n_runs": p.many_n_runs, "n_simulations": p.n_simulations}
     plans = session.tables["curve_plans"]
     return [
         mechanism | {"significance": p.significance} | audit
@@ -260,7 +253,7 @@ def _mechanisms(session) -> list[dict]:
     p = session.p
     audit = {
         "significance": p.significance,
-        "n_canaries": p.curve_n_canaries,
+        "n_canaries": p.sweep_base[0],
         "n_guesses": p.curve_n_guesses,
     }
     return [row | audit for row in session.tables["curve_plans"].to_dict("records")]
@@ -293,6 +286,15 @@ _CURVE_AUDIT_FIELDS = (
     *MECHANISM_FIELDS,
     *AUDIT_FIELDS[:-1],
     Field("guesses", "string", "", "mixed, or positive alone"),
+    Field(
+        "family_rate",
+        "number",
+        "",
+        "q of the subsampled family; none for full batches",
+        required=False,
+        minimum=0,
+        maximum=1,
+    ),
     AUDIT_FIELDS[-1],
     *_CURVE_FIELDS,
 )

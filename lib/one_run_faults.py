@@ -28,11 +28,8 @@ MOST_FALSE_ALARMS, OF_RUNS = 13, 100
 PARAMETERS = {
     "fault_right_runs": Parameter("int", "runs of the right implementation", minimum=1),
     "fault_wrong_runs": Parameter("int", "runs of every faulty implementation", minimum=1),
-    "fault_right_pairs": Parameter(
-        "int", "audits of the right implementation by two training sets", minimum=1
-    ),
-    "fault_wrong_pairs": Parameter(
-        "int", "audits by two training sets of the one fault that they are for", minimum=1
+    "fault_pairs": Parameter(
+        "int", "audits by two training sets, of the right implementation and of a fault", minimum=1
     ),
 }
 RULES = ()
@@ -47,7 +44,7 @@ def run_cells(session) -> list[dict]:
 def pair_cells(session) -> list[dict]:
     """One cell for each audit by many runs on two training sets."""
     p = session.p
-    return faults.pair_cells(n_right=p.fault_right_pairs, n_wrong=p.fault_wrong_pairs)
+    return faults.pair_cells(n_right=p.fault_pairs, n_wrong=p.fault_pairs)
 
 
 # ------------------------------------------------------------------------------------ tables

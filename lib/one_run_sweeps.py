@@ -33,7 +33,7 @@ FLAT = 0.1
 PARAMETERS = {
     "sweep_epsilon": Parameter("float", "theoretical ε of the sweeps", above=0, maximum=100),
     "sweep_sampling_rate": Parameter(
-        "float", "q of the subsampled half of the sweeps; the other has q = 1", above=0, below=1
+        "float", "q of the subsampled half of the runs; the other has q = 1", above=0, below=1
     ),
     "sweep_n_canaries": Parameter("ints", "canaries m to try", minimum=1),
     "sweep_n_train": Parameter("ints", "numbers of ordinary images to try", minimum=1),
