@@ -865,8 +865,8 @@ def _notion_verdict(tables: dict[str, pd.DataFrame]) -> dict:
         "another notion of privacy",
         (mean / allowed, low / allowed, high / allowed),
         "agrees: it exceeds the other notion's ε" if low > allowed else "not distinguishable",
-        f"mean bound {mean:.2f} under noise of ε = {plan['theoretical_epsilon']:.3g} by replace-one "
-        f"and {allowed:.3g} by add/remove accounting; above 1 is no violation",
+        f"mean bound {mean:.2f}; the noise has ε = {plan['theoretical_epsilon']:.3g} by "
+        f"replace-one and {allowed:.3g} by add/remove accounting, so above 1 is no violation",
     )
 
 
