@@ -88,7 +88,7 @@ def rival_python() -> Path:
 def appendix_d(*, n_canaries: int, n_guesses: int, n_correct: int, delta: float) -> float:
     """The paper's loops, and its 30 bisections.
 
-    The masses come from ``math.lgamma``: scipy's, one at a time, would take a hundred times longer.
+    The masses come from ``math.lgamma``: scipy's, one at a time, would take some 60 times longer.
     """
     m, r, v = n_canaries, n_guesses, n_correct
 
@@ -126,9 +126,9 @@ def report(setting: str, rival: str, ours: list, theirs: list) -> None:
     # Other work on the machine only ever adds time: the fastest round is nearest to the truth.
     best, median = ([of(times) * 1e3 for times in seconds] for of in (min, statistics.median))
     print(
-        f"{setting}: {best[0]:.1f} ms against {rival}'s {best[1]:.1f} at best, {median[0]:.1f} "
-        f"against {median[1]:.1f} in the median round: {best[1] / best[0]:.2f} and "
-        f"{median[1] / median[0]:.2f} times as fast; ε ≥ {ours[0][1]:.6f} and {theirs[0][1]:.6f}, "
+        f"{setting}: {best[0]:.2f} ms against {rival}'s {best[1]:.2f} at best, {median[0]:.2f} "
+        f"against {median[1]:.2f} in the median round: {best[1] / best[0]:.3g} and "
+        f"{median[1] / median[0]:.3g} times as fast; ε ≥ {ours[0][1]:.6f} and {theirs[0][1]:.6f}, "
         f"{abs(ours[0][1] - theirs[0][1]):.0e} apart"
     )
 
