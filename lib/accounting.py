@@ -78,11 +78,13 @@ def epsilon_of_rows(
     delta: np.ndarray,
     sampling_rate: np.ndarray,
     steps: np.ndarray,
+    neighboring: str = "add_remove",
 ) -> np.ndarray:
     """:func:`epsilon` for each row of a table; equal rows are computed once.
 
     Args:
         noise_multiplier, delta, sampling_rate, steps: (n,) arrays.
+        neighboring: of all rows.
 
     Returns:
         (n,) floats.
@@ -90,7 +92,13 @@ def epsilon_of_rows(
     rows = np.column_stack([noise_multiplier, delta, sampling_rate, steps])
     distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
     values = [
-        epsilon(noise_multiplier=sigma, delta=delta, sampling_rate=q, steps=int(steps))
+        epsilon(
+            noise_multiplier=sigma,
+            delta=delta,
+            sampling_rate=q,
+            steps=int(steps),
+            neighboring=neighboring,
+        )
         for sigma, delta, q, steps in distinct.tolist()
     ]
     return np.array(values)[inverse]

@@ -55,7 +55,7 @@ def counts_row(result: one_run.Audit) -> dict:
     return {name: getattr(result, name) for name in names}
 
 
-def settle_noise(cell: dict) -> dict:
+def settle_noise(cell: dict, *, neighboring: str = "add_remove") -> dict:
     """σ for a cell's (ε, δ, q, T), and the ε that it gives.
 
     Rounded up, so that the last digits of another processor's arithmetic, which are part of no
@@ -64,12 +64,14 @@ def settle_noise(cell: dict) -> dict:
     from lib import accounting
 
     mechanism = {name: cell[name] for name in ("delta", "sampling_rate", "steps")}
-    sigma = _rounded_up(accounting.noise_multiplier(epsilon=cell["epsilon"], **mechanism), 4)
+    mechanism["neighboring"] = neighboring
+    sigma = rounded_up(accounting.noise_multiplier(epsilon=cell["epsilon"], **mechanism), 4)
     theoretical = accounting.epsilon(noise_multiplier=sigma, **mechanism)
-    return {"noise_multiplier": sigma, "theoretical_epsilon": _rounded_up(theoretical, 6)}
+    return {"noise_multiplier": sigma, "theoretical_epsilon": rounded_up(theoretical, 6)}
 
 
-def _rounded_up(value: float, decimals: int) -> float:
+def rounded_up(value: float, decimals: int) -> float:
+    """Leave out the last digits, which differ from processor to processor, on the safe side."""
     return round(math.ceil(value * 10**decimals) / 10**decimals, decimals)
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from lib import (
     one_run_beyond,
     one_run_faults,
+    one_run_procedures,
     one_run_sweeps,
     one_run_theory,
     one_run_white_box,
@@ -30,7 +31,7 @@ PAPERS = (
     },
 )
 # In the order of the notebook.
-PARTS = (one_run_white_box, one_run_sweeps, one_run_beyond, one_run_faults)
+PARTS = (one_run_white_box, one_run_sweeps, one_run_procedures, one_run_beyond, one_run_faults)
 PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
 }

@@ -13,7 +13,6 @@ along one coordinate, a fair coin puts one into the training set.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -88,12 +87,7 @@ def gaussian_noise() -> float:
     sigma = accounting.noise_multiplier(
         epsilon=EPSILON, delta=SMALL_DELTA, sampling_rate=1.0, steps=1
     )
-    return rounded_up(sigma, 4)
-
-
-def rounded_up(value: float, decimals: int) -> float:
-    """Leave out the last digits, which differ from processor to processor, on the safe side."""
-    return round(math.ceil(value * 10**decimals) / 10**decimals, decimals)
+    return audited_run.rounded_up(sigma, 4)
 
 
 def gaussian(rng, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -537,15 +531,7 @@ def pair_plan(cell: dict, streams, dataset: None) -> list[dict]:
     """
     from lib import accounting
 
-    mechanism = {name: cell[name] for name in ("delta", "sampling_rate", "steps")}
-    replaced = mechanism | {"neighboring": "replace_one"}
-    sigma = rounded_up(accounting.noise_multiplier(epsilon=cell["epsilon"], **replaced), 4)
-    planned = cell | {
-        "noise_multiplier": sigma,
-        "theoretical_epsilon": rounded_up(
-            accounting.epsilon(noise_multiplier=sigma, **replaced), 6
-        ),
-    }
+    planned = cell | audited_run.settle_noise(cell, neighboring="replace_one")
     grid = np.unique(np.geomspace(1, cell["n_pairs"], 60).astype(int))
     n_correct = np.zeros(grid.size)
     for included, scores in pair_simulations(planned, streams):
@@ -559,8 +545,16 @@ def pair_plan(cell: dict, streams, dataset: None) -> list[dict]:
         delta=cell["delta"],
         significance=cell["significance"],
     )
-    same_noise = rounded_up(accounting.epsilon(noise_multiplier=sigma, **mechanism), 6)
-    return [planned | {"n_guesses": int(grid[best]), "add_remove_epsilon": same_noise}]
+    add_remove = accounting.epsilon(
+        **{name: planned[name] for name in ("noise_multiplier", "delta", "sampling_rate", "steps")}
+    )
+    return [
+        planned
+        | {
+            "n_guesses": int(grid[best]),
+            "add_remove_epsilon": audited_run.rounded_up(add_remove, 6),
+        }
+    ]
 
 
 def pair_ceiling(cell: dict, streams, dataset: None) -> list[dict]:

@@ -16,6 +16,7 @@ from lib import canaries, data, figures, parameters, paths, results, sweep, veri
 from lib import one_run_audit as study
 from lib import one_run_beyond as beyond
 from lib import one_run_faults as as_test
+from lib import one_run_procedures as procedures
 from lib import one_run_sweeps as sweeps
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
@@ -39,6 +40,9 @@ TINY = {
     "sweep_steps": [2],
     "sweep_base": [400, 16, 2],
     "sweep_runs": 1,
+    "n_simulated_audits": 20,
+    "pair_epsilons": [8.0],
+    "pair_runs": 1,
     "curve_n_guesses": [40, 80],
     "curve_runs": 1,
     "curve_simulations": 2,
@@ -252,6 +256,9 @@ CHANGES = {
     "sweep_steps": [3],
     "sweep_base": [400, 16, 3],
     "sweep_runs": 2,
+    "n_simulated_audits": 21,
+    "pair_epsilons": [4.0],
+    "pair_runs": 2,
     "curve_n_guesses": [40],
     "curve_runs": 2,
     "curve_simulations": 3,
@@ -264,6 +271,11 @@ CHANGES = {
 PLANS = {
     "plans": (white_box.plan_cells, white_box.ceiling_cells, white_box.white_box_cells),
     "sweep_plans": (sweeps.plan_cells, sweeps.ceiling_cells, sweeps.audit_cells),
+    "pair_plans": (
+        procedures.pair_plan_cells,
+        procedures.pair_ceiling_cells,
+        procedures.pair_audit_cells,
+    ),
     "curve_plans": (
         beyond.plan_cells,
         beyond.curve_ceiling_cells,
@@ -271,7 +283,7 @@ PLANS = {
         beyond.many_run_cells,
     ),
 }
-OTHER_CELLS = (as_test.run_cells, as_test.pair_cells)
+OTHER_CELLS = (as_test.run_cells, as_test.pair_cells, procedures.procedure_cells)
 
 
 def all_cells(p):
@@ -281,6 +293,7 @@ def all_cells(p):
     for name, (plan_cells, *cells_from_plans) in PLANS.items():
         planned = plan_cells(session)
         settled = {"noise_multiplier": 1.0, "counts_from": "simulation"}
+        settled |= {"add_remove_epsilon": 1.0, "n_guesses": 10} if name == "pair_plans" else {}
         session.tables[name] = pd.DataFrame([cell | settled for cell in planned])
         made += [planned, *(cells(session) for cells in cells_from_plans)]
     return json.dumps(made)
