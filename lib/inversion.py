@@ -1,0 +1,930 @@
+"""Reconstruction attacks on DP-SGD by an adversary who has a shortlist, and runs to try them on.
+
+The setting is that of Hayes, Mahloujifar and Balle (arXiv:2302.07225): one training point is
+unknown but comes from a uniform prior over n candidates. The adversary knows all other points, the
+initial weights, which known points were in each batch, and every released gradient; so it knows the
+weights at every step, each candidate's clipped gradient g_{t,i} there, and the *residual* r_t, the
+released sum less the known points' clipped gradients:
+
+    r_t = b_t·g_{t,target} + N(0, σ²C²·I),   b_t = 1 with chance q, else 0.
+
+Two numbers a step and candidate hold all that r_t says: ⟨g_{t,i}, r_t⟩ and ‖g_{t,i}‖². A
+:class:`View` keeps them, the attacks use nothing else:
+
+- ``sum``: Σ_t ⟨g_{t,i}, r_t⟩, the paper's Algorithm 2;
+- ``top``: the same over each candidate's qT largest terms, the paper's attack for mini-batches;
+- ``map``: the posterior itself, Σ_t log(1 − q + q·exp((2⟨g_{t,i}, r_t⟩ − ‖g_{t,i}‖²)/(2σ²C²))).
+  Under the uniform prior no attack with this view is right more often.
+
+Views come from :func:`idealised_views` (no network: gradients of given lengths and angles) and from
+:func:`train` (DP-SGD of a network with one hidden layer, many runs together).
+
+NumPy only: its matrix products are quicker here than torch's, and so is the noise made of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from scipy import special
+
+from lib import intervals
+from lib.errors import WorkbookError
+
+ATTACKS = {
+    "sum": "sum over the steps of the inner products (Algorithm 2)",
+    "top": "sum of each candidate's qT largest inner products",
+    "map": "exact posterior of each candidate",
+}
+ACTIVATIONS = {  # function, and its derivative from its value
+    "relu": (lambda x: np.maximum(x, 0), lambda value: value > 0),
+    "tanh": (np.tanh, lambda value: 1 - value**2),
+}
+BLOCK = 2**20  # numbers handled at a time
+RUNS_AT_ONCE = 16
+# From this sampling rate on, all known points go through one matrix product for all runs, and those
+# outside a batch get weight 0: quicker than collecting each run's batch.
+DENSE_SAMPLING_RATE = 0.25
+PURPOSES = ("target", "initialisation", "batches", "noise", "ties")
+SHARE_OF_ERROR = 0.2  # of a paired interval's, for how often two attacks differ at all
+
+
+@dataclass(frozen=True)
+class View:
+    """What the adversary holds of each run, and the answer.
+
+    Attributes:
+        inner_products: (runs, steps, n) ⟨g_{t,i}, r_t⟩, in units of the gradients squared.
+        squared_norms: (runs, steps, n) ‖g_{t,i}‖², of clipped gradients: at most C².
+        places: (runs,) which candidate was trained on, 0 … n − 1.
+    """
+
+    inner_products: np.ndarray
+    squared_norms: np.ndarray
+    places: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one attack did in each run.
+
+    Attributes:
+        choices: (runs,) the candidate named.
+        correct: (runs,) whether it was the right one.
+        masses: (runs,) posterior probability of the candidate named. Its mean estimates the rate
+            of success without bias and with less scatter than counting does (Rao and Blackwell);
+            :func:`lib.intervals.mean_interval` gives its interval.
+    """
+
+    choices: np.ndarray
+    correct: np.ndarray
+    masses: np.ndarray
+
+
+# ---------------------------------------------------------------------------------- attacks
+
+
+def attack(
+    view: View,
+    *,
+    noise_multiplier: float,
+    sampling_rate: float,
+    clip_norm: float,
+    rng: np.random.Generator,
+) -> dict[str, Outcome]:
+    """Every attack of ``ATTACKS`` on the same runs.
+
+    Args:
+        view: what the adversary saw.
+        noise_multiplier, sampling_rate, clip_norm: σ > 0, q and C > 0 of the mechanism behind it.
+        rng: breaks ties.
+
+    Returns:
+        An outcome for each attack.
+
+    Raises:
+        WorkbookError: for a value out of range, or a view that is not finite.
+    """
+    _check_noise(noise_multiplier, zero_allowed=False)
+    _check_numbers(sampling_rate=sampling_rate, clip_norm=clip_norm)
+    n_runs, steps, prior_size = view.inner_products.shape
+    scores = {name: np.empty((n_runs, prior_size)) for name in ATTACKS}
+    for rows in _blocks(n_runs, steps * prior_size):
+        products, squares = view.inner_products[rows], view.squared_norms[rows]
+        scores["sum"][rows] = sum_scores(products)
+        scores["top"][rows] = top_scores(products, sampling_rate=sampling_rate)
+        scores["map"][rows] = map_scores(
+            products,
+            squares,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            clip_norm=clip_norm,
+        )
+    chances = posterior(scores["map"])
+    outcomes = {}
+    for name, score in scores.items():
+        choices = choose(score, rng)
+        masses = np.take_along_axis(chances, choices[:, None], axis=1)[:, 0]
+        outcomes[name] = Outcome(choices, choices == view.places, masses)
+    return outcomes
+
+
+def sum_scores(inner_products: np.ndarray) -> np.ndarray:
+    """Algorithm 2 of arXiv:2302.07225: inner products with the residual, added up.
+
+    Args:
+        inner_products: (runs, steps, n).
+
+    Returns:
+        (runs, n) scores.
+    """
+    return inner_products.sum(axis=1, dtype=np.float64)
+
+
+def top_scores(inner_products: np.ndarray, *, sampling_rate: float) -> np.ndarray:
+    """The same paper's attack for mini-batches: only each candidate's :func:`n_top` largest.
+
+    Args:
+        inner_products: (runs, steps, n).
+        sampling_rate: q in (0, 1].
+
+    Returns:
+        (runs, n) scores; those of :func:`sum_scores` where every step counts.
+    """
+    steps = inner_products.shape[1]
+    n_left_out = steps - n_top(sampling_rate, steps)
+    if n_left_out == 0:
+        return sum_scores(inner_products)
+    return sum_scores(np.partition(inner_products, n_left_out, axis=1)[:, n_left_out:])
+
+
+def n_top(sampling_rate: float, steps: int) -> int:
+    """How many steps the ``top`` attack counts: qT to the nearest whole number, at least 1.
+
+    Halves go up. q is taken as the decimal it is written as: 0.29 · 100 is 29 here, while in
+    floating point it is less and a mere cut would give 28.
+
+    Args:
+        sampling_rate: q in (0, 1].
+        steps: T ≥ 1.
+    """
+    _check_numbers(sampling_rate=sampling_rate, steps=steps)
+    expected = Fraction(str(float(sampling_rate))) * int(steps)
+    return max(1, math.floor(expected + Fraction(1, 2)))
+
+
+def map_scores(
+    inner_products: np.ndarray,
+    squared_norms: np.ndarray,
+    *,
+    noise_multiplier: float,
+    sampling_rate: float,
+    clip_norm: float,
+) -> np.ndarray:
+    """Log-likelihood of each candidate, less that of no candidate at all, in nats.
+
+    In each step the residual is N(g, σ²C²) with chance q and N(0, σ²C²) otherwise. Gradients may be
+    shorter than C, since clipping only shortens; so their norms are part of the evidence.
+
+    Args:
+        inner_products, squared_norms: (runs, steps, n).
+        noise_multiplier: σ > 0.
+        sampling_rate: q in (0, 1].
+        clip_norm: C > 0.
+
+    Returns:
+        (runs, n) scores.
+
+    Raises:
+        WorkbookError: for a value out of range.
+    """
+    _check_noise(noise_multiplier, zero_allowed=False)
+    _check_numbers(sampling_rate=sampling_rate, clip_norm=clip_norm)
+    exponents = 2 * np.asarray(inner_products, dtype=np.float64) - squared_norms
+    exponents /= 2 * (noise_multiplier * clip_norm) ** 2
+    if sampling_rate < 1:
+        exponents += math.log(sampling_rate)
+        exponents = np.logaddexp(math.log1p(-sampling_rate), exponents)
+    return exponents.sum(axis=1)
+
+
+def posterior(map_scores: np.ndarray) -> np.ndarray:
+    """Probability of each candidate given the view, under the uniform prior.
+
+    Args:
+        map_scores: (runs, n) of :func:`map_scores`.
+
+    Returns:
+        (runs, n), each row adding up to 1.
+    """
+    return special.softmax(map_scores, axis=1)
+
+
+def choose(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The candidate with the largest score; among equals each is as likely.
+
+    Args:
+        scores: (runs, n).
+        rng: breaks ties; the numbers drawn depend on the shape alone.
+
+    Returns:
+        (runs,) places, 0 … n − 1.
+
+    Raises:
+        WorkbookError: for a score that is not finite, which no comparison could order.
+    """
+    if not np.isfinite(scores).all():
+        run, place = np.argwhere(~np.isfinite(scores))[0]
+        raise WorkbookError(
+            f"score of run {run}, candidate {place} is {scores[run, place]}; allowed: finite "
+            "numbers"
+        )
+    lots = rng.random(scores.shape)
+    return np.argmax(np.where(scores == scores.max(axis=1, keepdims=True), lots, -1.0), axis=1)
+
+
+def paired_difference(
+    *, n_first_only: int, n_second_only: int, n_runs: int, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Difference of two attacks' rates of success on the same runs, with a sure interval.
+
+    The rates differ by ρ(2θ − 1): ρ is how often just one attack is right, and θ how often it is
+    the first one then. Given how many such runs there were, θ's count is binomial (McNemar's test);
+    ρ's is binomial anyway. Clopper and Pearson's intervals for both, with 4/5 and 1/5 of the error
+    allowed, hold together at least as often as ``confidence`` says, whatever the truth and n_runs.
+    The interval lies above 0 just if θ's lies above one half.
+
+    Args:
+        n_first_only: runs in which the first attack was right and the second wrong.
+        n_second_only: the other way round.
+        n_runs: all runs.
+        confidence: in (0, 1).
+
+    Returns:
+        First less second rate, lower and upper end.
+
+    Raises:
+        WorkbookError: for counts that do not fit together.
+    """
+    n_differing = n_first_only + n_second_only
+    if not (n_runs >= 1 and min(n_first_only, n_second_only) >= 0 and n_differing <= n_runs):
+        raise WorkbookError(
+            f"n_first_only = {n_first_only}, n_second_only = {n_second_only}, n_runs = {n_runs}; "
+            "allowed: counts of at least 0 that together are at most n_runs, and n_runs at least 1"
+        )
+    if not 0 < confidence < 1:
+        raise WorkbookError(f"confidence = {confidence}; allowed: a number in (0, 1)")
+    error = 1 - confidence
+    shares = intervals.rate_interval(n_differing, n_runs, confidence=1 - SHARE_OF_ERROR * error)
+    wins = (0.0, 1.0)
+    if n_differing:
+        wins = intervals.rate_interval(
+            n_first_only, n_differing, confidence=1 - (1 - SHARE_OF_ERROR) * error
+        )
+    ends = [share * (2 * win - 1) for share in shares for win in wins]
+    return float((n_first_only - n_second_only) / n_runs), min(ends), max(ends)
+
+
+# ---------------------------------------------------------------------------- idealised runs
+
+
+def idealised(
+    *,
+    n_runs: int,
+    prior_size: int,
+    steps: int,
+    noise_multiplier: float,
+    sampling_rate: float,
+    sequence: np.random.SeedSequence,
+    cosines: np.ndarray | None = None,
+    norms: np.ndarray | float = 1.0,
+    block: int = BLOCK,
+) -> dict[str, Outcome]:
+    """Every attack on idealised runs; arguments as in :func:`idealised_views`.
+
+    Returns:
+        An outcome for each attack; the same ones whatever ``block`` is.
+    """
+    rng = np.random.default_rng(_stream(sequence, "ties"))
+    parts = [
+        attack(
+            view,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            clip_norm=1.0,
+            rng=rng,
+        )
+        for view in idealised_views(
+            n_runs=n_runs,
+            prior_size=prior_size,
+            steps=steps,
+            noise_multiplier=noise_multiplier,
+            sampling_rate=sampling_rate,
+            sequence=sequence,
+            cosines=cosines,
+            norms=norms,
+            block=block,
+        )
+    ]
+    return {name: _joined([part[name] for part in parts]) for name in ATTACKS}
+
+
+def idealised_views(
+    *,
+    n_runs: int,
+    prior_size: int,
+    steps: int,
+    noise_multiplier: float,
+    sampling_rate: float,
+    sequence: np.random.SeedSequence,
+    cosines: np.ndarray | None = None,
+    norms: np.ndarray | float = 1.0,
+    block: int = BLOCK,
+) -> Iterator[View]:
+    """Views of the mechanism on gradients of given lengths and angles; C = 1, no network.
+
+    By default they are orthogonal and of norm C: what attacks would reach if clipping shortened no
+    gradient further and no two candidates were alike. The inner products are drawn directly,
+    as normal numbers with the gradients' products as covariance.
+
+    Args:
+        n_runs, prior_size, steps: numbers of runs, candidates (n) and steps (T).
+        noise_multiplier: σ ≥ 0.
+        sampling_rate: q in (0, 1].
+        sequence: where all randomness comes from, by a stream for each purpose.
+        cosines: (n, n) cosines between the candidates' gradients; orthogonal ones if not given.
+        norms: the gradients' norms, in units of C; anything that broadcasts to (runs, steps, n).
+        block: inner products in one view at most (but at least one run); bounds the memory.
+
+    Yields:
+        Views that together hold ``n_runs`` runs. The numbers do not depend on ``block``.
+
+    Raises:
+        WorkbookError: for a value out of range.
+    """
+    _check_numbers(n_runs=n_runs, prior_size=prior_size, steps=steps, block=block)
+    _check_noise(noise_multiplier, zero_allowed=True)
+    _check_numbers(sampling_rate=sampling_rate)
+    cosines = np.eye(prior_size) if cosines is None else np.asarray(cosines, dtype=float)
+    root = None if (cosines == np.eye(prior_size)).all() else _root(cosines, prior_size)
+    norms = _norms(norms, (n_runs, steps, prior_size))
+    rngs = {name: np.random.default_rng(_stream(sequence, name)) for name in PURPOSES}
+    for rows in _blocks(n_runs, steps * prior_size, block):
+        length = norms[rows]
+        size = len(length)
+        places = rngs["target"].integers(prior_size, size=size)
+        drawn = rngs["batches"].random((size, steps)) < sampling_rate
+        along = rngs["noise"].standard_normal((size, steps, prior_size))
+        if root is not None:
+            along = along @ root
+        along *= noise_multiplier
+        own_length = np.take_along_axis(length, places[:, None, None], axis=2)
+        along += (drawn[:, :, None] * own_length) * cosines[places][:, None, :]
+        yield View(along * length, length**2, places)
+
+
+def _root(cosines: np.ndarray, prior_size: int) -> np.ndarray:
+    """Symmetric square root of a matrix of cosines, which may be singular (opposite vectors)."""
+    allowed = f"a symmetric matrix ({prior_size}, {prior_size}) of cosines between vectors"
+    shape = (prior_size, prior_size)
+    if cosines.shape != shape or not np.allclose(cosines, cosines.T):
+        raise WorkbookError(f"cosines of shape {cosines.shape}; allowed: {allowed}")
+    values, vectors = np.linalg.eigh(cosines)
+    if not np.allclose(np.diag(cosines), 1) or values[0] < -1e-9 * prior_size:
+        raise WorkbookError(
+            f"cosines with diagonal from {np.diag(cosines).min()} to {np.diag(cosines).max()} and "
+            f"smallest eigenvalue {values[0]}; allowed: {allowed}"
+        )
+    return (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+
+
+def _norms(norms: np.ndarray | float, shape: tuple[int, int, int]) -> np.ndarray:
+    norms = np.asarray(norms, dtype=float)
+    try:
+        norms = np.broadcast_to(norms, shape)
+    except ValueError:
+        raise WorkbookError(
+            f"norms of shape {norms.shape}; allowed: one that broadcasts to {shape}"
+        ) from None
+    if not ((norms >= 0) & (norms <= 1 + 1e-6)).all():
+        raise WorkbookError(
+            f"norms from {norms.min()} to {norms.max()}; allowed: 0 to 1, in units of the clip norm"
+        )
+    return norms
+
+
+# ----------------------------------------------------------------------------- trained runs
+
+
+@dataclass(frozen=True)
+class Release:
+    """One step of the runs trained together. Arrays are reused: copy what should last.
+
+    Parameters come flattened: weights of the hidden layer (units, inputs + 1), then of the output
+    layer (classes, units + 1), each row ending in its bias.
+
+    Attributes:
+        step: 0 … T − 1.
+        runs: which runs these are.
+        parameters: (runs, d) before the step.
+        gradient: (runs, d) as released: clipped gradients of the batch added up, and noise.
+        ordinary: (runs, d) the known points' share of it, without noise.
+        members: (runs, known points + 1) who was in the batch; the target comes last.
+    """
+
+    step: int
+    runs: slice
+    parameters: np.ndarray
+    gradient: np.ndarray
+    ordinary: np.ndarray
+    members: np.ndarray
+
+
+@dataclass(frozen=True)
+class Training:
+    """What :func:`train` brings back.
+
+    Attributes:
+        view: for the attacks.
+        target_products: (runs, steps, n) ⟨g_{t,i}, g_{t,target}⟩ of clipped gradients. They say how
+            alike the candidates are, and what an attack loses by that:
+            ‖g_i − g_target‖² is ``squared_norms`` + the target's − 2 · ``target_products``.
+        accuracy: (runs,) share of the known points that the trained network classifies rightly.
+    """
+
+    view: View
+    target_products: np.ndarray
+    accuracy: np.ndarray
+
+
+def draw_candidates(
+    *, n_runs: int, prior_size: int, pool_size: int, rng: np.random.Generator
+) -> np.ndarray:
+    """For each run n different points of a pool, all sets equally likely.
+
+    Returns:
+        (runs, n) indices into the pool.
+
+    Raises:
+        WorkbookError: for a pool smaller than n, or a number below 1.
+    """
+    _check_numbers(n_runs=n_runs, prior_size=prior_size, pool_size=pool_size)
+    if pool_size < prior_size:
+        raise WorkbookError(f"prior_size = {prior_size}; allowed: at most the pool's {pool_size}")
+    drawn = [rng.choice(pool_size, prior_size, replace=False) for _ in range(n_runs)]
+    return np.array(drawn)
+
+
+def train(
+    *,
+    known_inputs: np.ndarray,
+    known_labels: np.ndarray,
+    pool_inputs: np.ndarray,
+    pool_labels: np.ndarray,
+    candidates: np.ndarray,
+    noise_multiplier: float,
+    clip_norm: float,
+    sampling_rate: float,
+    steps: int,
+    learning_rate: float,
+    hidden_units: int,
+    n_classes: int,
+    sequence: np.random.SeedSequence,
+    activation: str = "relu",
+    runs_at_once: int = RUNS_AT_ONCE,
+    on_release: Callable[[Release], None] | None = None,
+) -> Training:
+    """Independent runs of DP-SGD on the known points and one target each, and what they reveal.
+
+    The network has one hidden layer and is trained with cross-entropy and plain SGD. Each step
+    takes each point into the batch with chance q, clips every gradient over all layers together to
+    norm C, adds N(0, σ²C²) to each coordinate of the sum, and divides by the public number q·N,
+    N = known points + 1. Every run has a target, weights, batches and noise of its own; the known
+    points are common to all.
+
+    A layer's gradient for one point is the product of an error and an input, so norms, sums and
+    inner products of gradients come from these factors, and no point's gradient is ever written out
+    (the target's excepted).
+
+    Memory: about 4·runs_at_once·(4d + (batch + n)·inputs) bytes beside the result, with the largest
+    batch below ``DENSE_SAMPLING_RATE`` and without it from there on.
+
+    Args:
+        known_inputs: (known, inputs) float32 or float64, in which all is then computed, except
+            that noise has the resolution of float32.
+        known_labels: (known,) integer classes.
+        pool_inputs, pool_labels: (pool, inputs) and (pool,): where candidates come from. None of
+            them should be among the known points.
+        candidates: (runs, n) indices into the pool; the target is one of these, drawn uniformly.
+        noise_multiplier: σ ≥ 0.
+        clip_norm: C > 0.
+        sampling_rate: q in (0, 1].
+        steps: T ≥ 1.
+        learning_rate: > 0.
+        hidden_units, n_classes: sizes of the two layers.
+        sequence: where all randomness comes from: a stream for each run and purpose.
+        activation: a name in ``ACTIVATIONS``.
+        runs_at_once: bounds the memory. Draws do not depend on it; sums may in their last digits.
+        on_release: called with each step's :class:`Release`.
+
+    Returns:
+        Statistics of all runs.
+
+    Raises:
+        WorkbookError: for a value out of range, or a training that diverges.
+    """
+    _check_numbers(clip_norm=clip_norm, sampling_rate=sampling_rate, steps=steps)
+    _check_noise(noise_multiplier, zero_allowed=True)
+    _check_numbers(learning_rate=learning_rate, hidden_units=hidden_units, n_classes=n_classes)
+    _check_numbers(runs_at_once=runs_at_once)
+    if activation not in ACTIVATIONS:
+        raise WorkbookError(f"activation = {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    known = _points("known", known_inputs, known_labels, n_classes)
+    pool = _points("pool", pool_inputs, pool_labels, n_classes, like=known.inputs)
+    candidates = _checked_candidates(candidates, len(pool.inputs))
+    setting = _Setting(
+        sigma=float(noise_multiplier * clip_norm),
+        clip_norm=float(clip_norm),
+        sampling_rate=float(sampling_rate),
+        steps=int(steps),
+        step_size=float(learning_rate / (sampling_rate * (len(known.inputs) + 1))),
+        shapes=((hidden_units, known.inputs.shape[1]), (n_classes, hidden_units + 1)),
+        activation=activation,
+    )
+    n_runs, prior_size = candidates.shape
+    shape, dtype = (n_runs, setting.steps, prior_size), known.inputs.dtype
+    view = View(np.empty(shape, dtype), np.empty(shape, dtype), np.empty(n_runs, dtype=int))
+    training = Training(view, np.empty(shape, dtype), np.empty(n_runs))
+    for rows in _blocks(n_runs, 1, runs_at_once):
+        runs = _begin(rows, candidates[rows], known, pool, setting, sequence)
+        view.places[rows] = runs.places
+        # A training that diverges is told of below, in one line.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for step in range(setting.steps):
+                found = _step(step, runs, known, setting, on_release)
+                if not np.isfinite(found).all():
+                    raise WorkbookError(
+                        f"training diverged by step {step}: a gradient is not finite; lower "
+                        f"learning_rate = {learning_rate}"
+                    )
+                kept = (view.inner_products, view.squared_norms, training.target_products)
+                for array, numbers in zip(kept, found, strict=True):
+                    array[rows, step] = numbers
+        training.accuracy[rows] = _accuracy(runs.parameters, known, setting)
+    return training
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """What all runs share; numbers as plain floats, which leave an array's type as it is."""
+
+    sigma: float  # the noise's standard deviation, σC
+    clip_norm: float
+    sampling_rate: float
+    steps: int
+    step_size: float  # learning rate over the public divisor
+    shapes: tuple[tuple[int, int], tuple[int, int]]  # of the layers' weights, biases included
+    activation: str
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Examples as the products need them, a row or a column each."""
+
+    inputs: np.ndarray  # (points, inputs + 1), ending in 1 for the bias
+    targets: np.ndarray  # (classes, points) 1 at the label, else 0
+    squares: np.ndarray  # (points,) squared lengths of the inputs
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs trained together; ``parameters`` is changed in place."""
+
+    rows: slice
+    parameters: np.ndarray  # (runs, d)
+    candidates: _Points  # with a leading axis of runs
+    alike: np.ndarray  # (runs, n) inner products of the candidates' inputs with the target's
+    places: np.ndarray  # (runs,)
+    members: np.ndarray  # (runs, steps, known + 1)
+    noise: list[np.random.SFC64]
+
+
+@dataclass(frozen=True)
+class _Factors:
+    """Gradients of many points: in each layer the product of an error and an input."""
+
+    hidden_errors: np.ndarray  # (runs, units, points)
+    inputs: np.ndarray  # (points, inputs + 1), or with a leading axis of runs
+    output_errors: np.ndarray  # (runs, classes, points)
+    hidden: np.ndarray  # (runs, units + 1, points)
+    squared_norms: np.ndarray  # (runs, points), before clipping
+
+
+def _begin(rows, candidates, known: _Points, pool: _Points, setting: _Setting, sequence) -> _Runs:
+    """Draw all that is drawn before the first step, each run from its own streams."""
+    numbers = range(rows.start, rows.start + len(candidates))
+    streams = {name: [_stream(sequence, name, run) for run in numbers] for name in PURPOSES}
+    places, parameters, members = [], [], []
+    for run in range(len(candidates)):
+        rngs = {name: np.random.default_rng(streams[name][run]) for name in PURPOSES[:3]}
+        places.append(rngs["target"].integers(candidates.shape[1]))
+        # As torch does: uniform up to one over the root of a unit's number of inputs.
+        weights = [
+            rngs["initialisation"].uniform(-1, 1, shape).ravel() / math.sqrt(shape[1] - 1)
+            for shape in setting.shapes
+        ]
+        parameters.append(np.concatenate(weights).astype(pool.inputs.dtype))
+        draws = rngs["batches"].random((setting.steps, len(known.inputs) + 1))
+        members.append(draws < setting.sampling_rate)
+    points = _taken(pool, candidates)
+    targets = points.inputs[np.arange(len(places)), places]
+    return _Runs(
+        rows=slice(numbers.start, numbers.stop),
+        parameters=np.array(parameters),
+        candidates=points,
+        alike=np.einsum("rni,ri->rn", points.inputs, targets),
+        places=np.array(places),
+        members=np.array(members),
+        noise=[np.random.SFC64(stream) for stream in streams["noise"]],
+    )
+
+
+def _step(step: int, runs: _Runs, known: _Points, setting: _Setting, on_release) -> tuple:
+    """One release of each run, what it says of the candidates, and the update.
+
+    Returns:
+        Three arrays (runs, n): inner products with the residual, squared norms, inner products with
+        the target's gradient; all of clipped gradients.
+    """
+    members = runs.members[:, step]
+    ordinary = _known_sum(runs.parameters, known, members[:, :-1], setting)
+    factors = _factors(runs.parameters, runs.candidates, setting)
+    scale = _clip_factors(factors, setting)
+    released = np.empty_like(ordinary)
+    for source, row in zip(runs.noise, released, strict=True):
+        _fill_normal(source, row)
+    released *= setting.sigma
+    released += ordinary
+    _add_targets(released, factors, scale, runs.places, members[:, -1], setting)
+    if on_release is not None:
+        on_release(Release(step, runs.rows, runs.parameters, released, ordinary, members))
+    residual = released - ordinary
+    found = (
+        scale * _inner_products(residual, factors, setting),
+        scale**2 * factors.squared_norms,
+        _target_products(factors, scale, runs),
+    )
+    released *= setting.step_size
+    runs.parameters[...] -= released
+    return found
+
+
+def _known_sum(parameters, known: _Points, members: np.ndarray, setting: _Setting) -> np.ndarray:
+    """(runs, d) clipped gradients of the known points in the batch, added up."""
+    if setting.sampling_rate >= DENSE_SAMPLING_RATE:
+        points, weights = known, members
+    else:
+        index, weights = _padded(members)
+        points = _taken(known, index)
+    factors = _factors(parameters, points, setting)
+    weights = _clip_factors(factors, setting) * weights
+    total = np.empty_like(parameters)
+    hidden, output = _layers(total, setting)
+    errors = factors.hidden_errors * weights[:, None]
+    if points.inputs.ndim == 2:  # one product for all runs
+        hidden[...] = (errors.reshape(-1, errors.shape[2]) @ points.inputs).reshape(hidden.shape)
+    else:
+        np.matmul(errors, points.inputs, out=hidden)
+    errors = factors.output_errors * weights[:, None]
+    np.matmul(errors, factors.hidden.transpose(0, 2, 1), out=output)
+    return total
+
+
+def _padded(members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Batches of unequal size as rows of one length.
+
+    Args:
+        members: (runs, points) who is in.
+
+    Returns:
+        (runs, largest batch) indices of the members, then zeros; and 1 for members, 0 for the rest.
+    """
+    run, point = np.nonzero(members)
+    sizes = members.sum(axis=1)
+    place = np.arange(run.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    index = np.zeros((len(members), sizes.max()), dtype=int)
+    index[run, place] = point
+    return index, np.arange(index.shape[1]) < sizes[:, None]
+
+
+def _taken(points: _Points, index: np.ndarray) -> _Points:
+    """Points chosen for each run by (runs, chosen) indices; a leading axis of runs."""
+    return _Points(
+        points.inputs[index], points.targets.T[index].transpose(0, 2, 1), points.squares[index]
+    )
+
+
+def _factors(parameters: np.ndarray, points: _Points, setting: _Setting) -> _Factors:
+    """Forward and backward pass of each run's network, point by point."""
+    first, second = _layers(parameters, setting)
+    function, derivative = ACTIVATIONS[setting.activation]
+    value = function(_times(first, points.inputs))
+    hidden = np.concatenate([value, np.ones_like(value[:, :1])], axis=1)
+    outputs = second @ hidden
+    outputs -= outputs.max(axis=1, keepdims=True)
+    np.exp(outputs, out=outputs)
+    outputs /= outputs.sum(axis=1, keepdims=True)
+    outputs -= points.targets  # the derivative of the cross-entropy
+    errors = second[:, :, :-1].transpose(0, 2, 1) @ outputs
+    errors *= derivative(value)
+    squares = _squares(errors) * points.squares + _squares(outputs) * _squares(hidden)
+    return _Factors(errors, points.inputs, outputs, hidden, squares)
+
+
+def _times(weights: np.ndarray, inputs: np.ndarray) -> np.ndarray:
+    """(runs, units, points): weights (runs, units, inputs) times common or each run's points."""
+    if inputs.ndim == 2:  # one product for all runs
+        flat = weights.reshape(-1, weights.shape[2]) @ inputs.T
+        return flat.reshape(*weights.shape[:2], len(inputs))
+    return weights @ inputs.transpose(0, 2, 1)
+
+
+def _squares(vectors: np.ndarray) -> np.ndarray:
+    """Squared lengths along the middle axis."""
+    return np.einsum("rup,rup->rp", vectors, vectors)
+
+
+def _clip_factors(factors: _Factors, setting: _Setting) -> np.ndarray:
+    """(runs, points) by what each gradient is multiplied, at most 1."""
+    norms = np.sqrt(factors.squared_norms)
+    return setting.clip_norm / np.maximum(norms, setting.clip_norm)
+
+
+def _layers(flat: np.ndarray, setting: _Setting) -> tuple[np.ndarray, np.ndarray]:
+    """Views of (runs, d) vectors as both layers' weights."""
+    (units, inputs), output = setting.shapes
+    size = units * inputs
+    return flat[:, :size].reshape(-1, units, inputs), flat[:, size:].reshape(-1, *output)
+
+
+def _add_targets(released, factors: _Factors, scale, places, drawn, setting: _Setting) -> None:
+    """Add the target's clipped gradient to the sum of each run that drew it."""
+    hidden, output = _layers(released, setting)
+    for run in np.flatnonzero(drawn):
+        at = run, slice(None), places[run]
+        factor = scale[run, places[run]]
+        hidden[run] += np.outer(
+            factor * factors.hidden_errors[at], factors.inputs[run, places[run]]
+        )
+        output[run] += np.outer(factor * factors.output_errors[at], factors.hidden[at])
+
+
+def _inner_products(vectors: np.ndarray, factors: _Factors, setting: _Setting) -> np.ndarray:
+    """(runs, points) of vectors (runs, d) with each point's gradient, not clipped."""
+    hidden, output = _layers(vectors, setting)
+    return np.einsum("rup,rup->rp", _times(hidden, factors.inputs), factors.hidden_errors) + (
+        np.einsum("rcp,rcp->rp", output @ factors.hidden, factors.output_errors)
+    )
+
+
+def _target_products(factors: _Factors, scale: np.ndarray, runs: _Runs) -> np.ndarray:
+    """(runs, n) inner products of the candidates' clipped gradients with the target's."""
+    number = np.arange(len(runs.places))
+
+    def with_target(vectors):
+        return np.einsum("rup,ru->rp", vectors, vectors[number, :, runs.places])
+
+    products = with_target(factors.hidden_errors) * runs.alike
+    products += with_target(factors.output_errors) * with_target(factors.hidden)
+    return products * scale * scale[number, runs.places][:, None]
+
+
+def _fill_normal(source: np.random.SFC64, out: np.ndarray) -> None:
+    """Fill a vector with standard normal numbers by the method of Box and Muller.
+
+    Twice as fast as NumPy's own, and noise is most of a run's cost where q is small. 32 random bits
+    each for angle and radius: no number beyond 6.8, resolution of float32.
+    """
+    half = (out.size + 1) // 2
+    angle, radius = source.random_raw(half).view(np.int32).reshape(2, half).astype(np.float32)
+    np.abs(radius, out=radius)
+    radius += np.float32(0.5)  # never 0; all but 0 are hit from both signs
+    radius *= np.float32(2**-31)
+    np.log(radius, out=radius)
+    radius *= np.float32(-2)
+    np.sqrt(radius, out=radius)
+    angle *= np.float32(math.pi * 2**-31)
+    np.multiply(np.cos(angle), radius, out=out[:half])
+    np.multiply(np.sin(angle[: out.size - half]), radius[: out.size - half], out=out[half:])
+
+
+def _accuracy(parameters: np.ndarray, known: _Points, setting: _Setting) -> np.ndarray:
+    first, second = _layers(parameters, setting)
+    value = ACTIVATIONS[setting.activation][0](_times(first, known.inputs))
+    outputs = second[:, :, :-1] @ value + second[:, :, -1:]
+    return np.mean(outputs.argmax(axis=1) == known.targets.argmax(axis=0), axis=1)
+
+
+# ---------------------------------------------------------------------------------- helpers
+
+
+def _stream(sequence: np.random.SeedSequence, purpose: str, *run: int) -> np.random.SeedSequence:
+    """A child for one purpose. Unlike ``spawn``, it leaves its parent as it was."""
+    key = (*sequence.spawn_key, PURPOSES.index(purpose), *run)
+    return np.random.SeedSequence(sequence.entropy, spawn_key=key, pool_size=sequence.pool_size)
+
+
+def _blocks(n_runs: int, numbers_a_run: int, block: int = BLOCK) -> Iterator[slice]:
+    """Slices of runs that hold at most ``block`` numbers each, but at least one run."""
+    size = max(1, block // numbers_a_run)
+    for start in range(0, n_runs, size):
+        yield slice(start, min(start + size, n_runs))
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    names = ("choices", "correct", "masses")
+    return Outcome(*(np.concatenate([getattr(o, name) for o in outcomes]) for name in names))
+
+
+def _points(name: str, inputs, labels, n_classes: int, like: np.ndarray | None = None) -> _Points:
+    """Check examples and prepare them.
+
+    Args:
+        name: of the arguments: ``{name}_inputs`` and ``{name}_labels``.
+        inputs, labels, n_classes: as in :func:`train`.
+        like: prepared inputs whose type and width these must have.
+    """
+    inputs, labels = np.asarray(inputs), np.asarray(labels)
+    allowed = (np.float32, np.float64) if like is None else (like.dtype,)
+    if inputs.dtype not in allowed:
+        types = " or ".join(np.dtype(kind).name for kind in allowed)
+        raise WorkbookError(f"{name}_inputs are {inputs.dtype}; allowed: {types}")
+    width = "inputs" if like is None else like.shape[1] - 1
+    if inputs.ndim != 2 or 0 in inputs.shape or (like is not None and inputs.shape[1] != width):
+        raise WorkbookError(
+            f"{name}_inputs have shape {inputs.shape}; allowed: (points, {width}), neither 0"
+        )
+    if not np.isfinite(inputs).all():
+        raise WorkbookError(f"{name}_inputs are not all finite; allowed: finite numbers")
+    if labels.shape != inputs.shape[:1] or labels.dtype.kind not in "iu":
+        raise WorkbookError(
+            f"{name}_labels are {labels.dtype} of shape {labels.shape}; allowed: integers of shape "
+            f"{inputs.shape[:1]}"
+        )
+    if not ((labels >= 0) & (labels < n_classes)).all():
+        raise WorkbookError(
+            f"{name}_labels run from {labels.min()} to {labels.max()}; allowed: 0 to "
+            f"{n_classes - 1}, by n_classes"
+        )
+    extended = np.concatenate([inputs, np.ones_like(inputs[:, :1])], axis=1)
+    targets = (labels == np.arange(n_classes)[:, None]).astype(inputs.dtype)
+    return _Points(extended, targets, np.einsum("pi,pi->p", extended, extended))
+
+
+def _checked_candidates(candidates, pool_size: int) -> np.ndarray:
+    candidates = np.asarray(candidates)
+    if candidates.ndim != 2 or 0 in candidates.shape or candidates.dtype.kind not in "iu":
+        raise WorkbookError(
+            f"candidates are {candidates.dtype} of shape {candidates.shape}; allowed: integers of "
+            "shape (runs, n), neither 0"
+        )
+    if not ((candidates >= 0) & (candidates < pool_size)).all():
+        raise WorkbookError(
+            f"candidates run from {candidates.min()} to {candidates.max()}; allowed: indices into "
+            f"the pool, 0 to {pool_size - 1}"
+        )
+    in_order = np.sort(candidates, axis=1)
+    twice = (in_order[:, 1:] == in_order[:, :-1]).any(axis=1)
+    if twice.any():
+        raise WorkbookError(
+            f"candidates of run {int(np.argmax(twice))} hold a point twice; allowed: n different "
+            "ones"
+        )
+    return candidates
+
+
+def _check_noise(noise_multiplier: float, *, zero_allowed: bool) -> None:
+    """Refuse noise that is not a number, or none at all where it is divided by."""
+    enough = noise_multiplier >= 0 if zero_allowed else noise_multiplier > 0
+    if not (math.isfinite(noise_multiplier) and enough):
+        least = "of at least 0" if zero_allowed else "greater than 0"
+        raise WorkbookError(
+            f"noise_multiplier = {noise_multiplier}; allowed: a finite number {least}"
+        )
+
+
+def _check_numbers(**numbers: float) -> None:
+    others = {
+        "sampling_rate": (lambda x: 0 < x <= 1, "a number in (0, 1]"),
+        "clip_norm": (lambda x: x > 0, "a finite number greater than 0"),
+        "learning_rate": (lambda x: x > 0, "a finite number greater than 0"),
+    }
+    whole = (lambda x: x == int(x) >= 1, "a whole number of at least 1")
+    for name, value in numbers.items():
+        test, description = others.get(name, whole)
+        if isinstance(value, bool) or not (math.isfinite(value) and test(value)):
+            raise WorkbookError(f"{name} = {value}; allowed: {description}")
