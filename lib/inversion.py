@@ -45,7 +45,7 @@ ACTIVATIONS = {  # function, and its derivative from its value
     "tanh": (np.tanh, lambda value: 1 - value**2),
 }
 BLOCK = 2**20  # numbers handled at a time
-RUNS_AT_ONCE = 16
+RUNS_AT_ONCE = 8  # quickest or nearly so from 785 to 3,073 inputs: its arrays stay in the cache
 # From this sampling rate on, all known points go through one matrix product for all runs, and those
 # outside a batch get weight 0: quicker than collecting each run's batch.
 DENSE_SAMPLING_RATE = 0.25
