@@ -127,12 +127,7 @@ def train(cell: dict, streams, dataset, plant: Callable):
     inputs = models.normalise(dataset.train_images[np.sort(chosen)])
     labels = torch.from_numpy(dataset.train_labels[np.sort(chosen)])
     device = cell["device"]
-    model = models.build(
-        cell["network"],
-        dataset.train_images.shape[1:],
-        len(dataset.class_names),
-        streams.sequence("initialisation"),
-    ).to(device)
+    model = fresh_network(cell, streams, dataset).to(device)
     planted = plant(models.n_parameters(model))
     batch_sizes = dpsgd.train(
         model,
@@ -151,6 +146,18 @@ def train(cell: dict, streams, dataset, plant: Callable):
         progress=False,
     )
     return model, planted, batch_sizes
+
+
+def fresh_network(cell: dict, streams, dataset):
+    """A cell's network before its training; the same one each time."""
+    from lib import models
+
+    return models.build(
+        cell["network"],
+        dataset.train_images.shape[1:],
+        len(dataset.class_names),
+        streams.sequence("initialisation"),
+    )
 
 
 def expected_batch_size(cell: dict) -> float:

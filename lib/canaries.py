@@ -5,6 +5,8 @@ of norm C along a coordinate of its own, with a sign of its own so that together
 the network nowhere. Its membership is a fair coin; a canary that is in is sampled at rate q in each
 step like any example. The auditor sees every released gradient.
 
+Black-box: canaries are images with labels, and the auditor sees the losses of the final model.
+
 Everything here is NumPy: vectors come in and go out as arrays.
 """
 
@@ -19,6 +21,10 @@ SCORES = {
     "raw_likelihood_ratio": "log-likelihood ratio of the released gradient along the canary",
     "residual_sum": "the sum, after the ordinary examples' clipped gradients are taken off",
     "residual_likelihood_ratio": "the log-likelihood ratio, after the same subtraction",
+}
+IMAGE_KINDS = {
+    "mislabelled": "a real image with a wrong label",
+    "blank": "an image of one colour with a label at random",
 }
 # By Neyman and Pearson none is better. Fixed beforehand: no bound is picked from among the scores.
 BEST_SCORE = "residual_likelihood_ratio"
@@ -163,3 +169,31 @@ def ideal_scores(
             along, noise_multiplier=noise_multiplier, sampling_rate=sampling_rate
         )
     return included, score
+
+
+def image_canaries(
+    kind: str, images: np.ndarray, labels: np.ndarray, n_classes: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images that a network can only know by having been trained on them.
+
+    Args:
+        kind: of :data:`IMAGE_KINDS`.
+        images: (m, height, width, channels) uint8 real images, which the training set does not
+            hold otherwise.
+        labels: (m,) integers, their classes.
+        n_classes: number of classes, at least 2.
+        rng: draws colours and labels.
+
+    Returns:
+        (m, height, width, channels) uint8 and (m,) int64: what is to be in or out.
+
+    Raises:
+        WorkbookError: for an unknown kind.
+    """
+    if kind not in IMAGE_KINDS:
+        raise WorkbookError(f"kind = {kind!r}; allowed: {', '.join(IMAGE_KINDS)}")
+    if kind == "mislabelled":
+        wrong = labels + rng.integers(1, n_classes, len(labels))
+        return images, (wrong % n_classes).astype(np.int64)
+    colours = rng.integers(0, 256, (len(images), 1, 1, images.shape[3]), dtype=np.uint8)
+    return np.broadcast_to(colours, images.shape), rng.integers(0, n_classes, len(images))

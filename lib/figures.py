@@ -62,8 +62,8 @@ def new_figure(
     *,
     width: float = WIDTH,
     height: float | None = None,
-    share_x: bool = False,
-    share_y: bool = False,
+    share_x: bool | str = False,
+    share_y: bool | str = False,
 ) -> tuple[Figure, Axes | np.ndarray]:
     """Make a figure with a grid of axes.
 
@@ -72,8 +72,8 @@ def new_figure(
         columns: columns of axes.
         width: inches.
         height: inches; by default 0.62 of the width of one axes, for each row.
-        share_x: whether all axes have the same horizontal range.
-        share_y: whether all axes have the same vertical range.
+        share_x: whether all axes have the same horizontal range, or (``"col"``) those of a column.
+        share_y: whether all axes have the same vertical range, or (``"row"``) those of a row.
 
     Returns:
         The figure, and its axes: one, a vector of them, or an array of shape (rows, columns).

@@ -53,6 +53,26 @@ def normal_interval(
     return estimate, estimate - half, estimate + half
 
 
+def difference_interval(
+    first: np.ndarray, second: np.ndarray, *, confidence: float = 0.95
+) -> tuple[float, float, float]:
+    """Difference of two means of independent values, with its interval (Welch).
+
+    Args:
+        first, second: at least two values each.
+        confidence: of the interval, in (0, 1).
+
+    Returns:
+        Mean of ``first`` less that of ``second``, lower and upper end. Values without any scatter
+        give the difference alone.
+    """
+    difference = float(np.mean(first) - np.mean(second))
+    if np.ptp(first) == np.ptp(second) == 0:
+        return difference, difference, difference
+    interval = stats.ttest_ind(first, second, equal_var=False).confidence_interval(confidence)
+    return difference, float(interval.low), float(interval.high)
+
+
 def rate_interval(
     n_successes: int, n_trials: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:

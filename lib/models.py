@@ -127,6 +127,29 @@ def n_parameters(model: nn.Module) -> int:
 
 
 @torch.no_grad()
+def losses(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+    """Cross-entropy of each example, in nats.
+
+    Args:
+        model: maps (n, …) inputs to (n, classes) outputs.
+        inputs: (n, …).
+        labels: (n,) integers.
+
+    Returns:
+        (n,) float32.
+    """
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    pieces = [
+        nn.functional.cross_entropy(model(x.to(device)), y.to(device), reduction="none").cpu()
+        for x, y in zip(inputs.split(500), labels.split(500), strict=True)
+    ]
+    model.train(was_training)
+    return torch.cat(pieces).numpy()
+
+
+@torch.no_grad()
 def accuracy(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
     """Share of examples whose largest output is their label.
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lib import (
     one_run_beyond,
+    one_run_black_box,
     one_run_faults,
     one_run_procedures,
     one_run_sweeps,
@@ -31,7 +32,14 @@ PAPERS = (
     },
 )
 # In the order of the notebook.
-PARTS = (one_run_white_box, one_run_sweeps, one_run_procedures, one_run_beyond, one_run_faults)
+PARTS = (
+    one_run_white_box,
+    one_run_sweeps,
+    one_run_black_box,
+    one_run_procedures,
+    one_run_beyond,
+    one_run_faults,
+)
 PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
 }

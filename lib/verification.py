@@ -29,6 +29,7 @@ RECIPES = {
     "one_run.p_value": "lib.one_run",
     "intervals.rate_lower": "lib.intervals",
     "intervals.rate_upper": "lib.intervals",
+    "membership.area": "lib.membership",
     "reconstruction.success_bound_of_rows": "lib.reconstruction",
     "trade_off.smallest_unrefuted_epsilon": "lib.trade_off",
     "accounting.epsilon_of_rows": "lib.accounting",

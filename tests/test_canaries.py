@@ -129,3 +129,38 @@ def test_refuses_by_name():
         make(n_canaries=501)
     with pytest.raises(WorkbookError, match=r"noise_multiplier = 0\.0"):
         make(noise_multiplier=0.0)
+
+
+# ----------------------------------------------------------------------------------- images
+
+
+def pictures(n=2000):
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (n, 4, 4, 3), dtype=np.uint8), rng.integers(0, 10, n)
+
+
+def test_mislabelled_images_keep_their_pixels_and_get_each_wrong_label_alike():
+    images, labels = pictures(9000)
+    made, wrong = canaries.image_canaries(
+        "mislabelled", images, labels, 10, np.random.default_rng(1)
+    )
+    assert (made == images).all()
+    shift = (wrong - labels) % 10
+    # 9 cells of 1,000 ± 30 by chance; four of those.
+    assert shift.min() == 1
+    assert np.abs(np.bincount(shift)[1:] - 1000).max() < 120
+
+
+def test_blank_images_have_one_colour_each_and_labels_at_random():
+    images, labels = pictures()
+    made, drawn = canaries.image_canaries("blank", images, labels, 10, np.random.default_rng(1))
+    assert made.shape == images.shape
+    assert made.dtype == np.uint8
+    assert (made == made[:, :1, :1]).all()
+    assert len(np.unique(made[:, 0, 0], axis=0)) > 1990
+    assert abs((drawn == labels).mean() - 0.1) < 4 * np.sqrt(0.09 / 2000)
+
+
+def test_unknown_kind_of_image():
+    with pytest.raises(WorkbookError, match="kind = 'noise'; allowed: mislabelled, blank"):
+        canaries.image_canaries("noise", *pictures(), 10, np.random.default_rng(0))

@@ -19,9 +19,17 @@ def test_by_hand():
     assert intervals.normal_interval(1.0, 4.0) == pytest.approx((1, 1 - 3.919928, 1 + 3.919928))
 
 
+def test_difference_by_hand():
+    # Variances 1 and 4 of three values each: standard error √(5/3), 2.9412 degrees of freedom.
+    difference, low, high = intervals.difference_interval([4, 5, 6], [0, 2, 4])
+    half = stats.t.ppf(0.975, (5 / 3) ** 2 / (1 / 18 + 16 / 18)) * np.sqrt(5 / 3)
+    assert (difference, low, high) == pytest.approx((3, 3 - half, 3 + half))
+    assert intervals.difference_interval([2, 2], [1, 1, 1]) == (1, 1, 1)
+
+
 def test_coverage():
     rng = np.random.default_rng(0)
-    covered = np.zeros(3)
+    covered = np.zeros(4)
     for _ in range(COVERAGE_RUNS):
         values, scatter = rng.standard_normal(5), rng.standard_normal(9)
         _, low, high = intervals.mean_interval(values, scatter)
@@ -30,6 +38,9 @@ def test_coverage():
         covered[1] += low <= rng.standard_normal() <= high
         _, low, high = intervals.normal_interval(rng.standard_normal(), 1.0)
         covered[2] += low <= 0 <= high
+        first, second = rng.standard_normal(5), 1 + 3 * rng.standard_normal(6)
+        _, low, high = intervals.difference_interval(first, second)
+        covered[3] += low <= -1 <= high
     # 95 % within four standard errors.
     assert np.abs(covered / COVERAGE_RUNS - 0.95).max() < 4 * np.sqrt(0.95 * 0.05 / COVERAGE_RUNS)
 

@@ -67,6 +67,17 @@ def test_accuracy_counts():
     assert models.accuracy(network, inputs, labels) == pytest.approx(2 / 3)
 
 
+def test_losses_by_hand():
+    """Outputs (0, 0) cost log 2 whatever the label; (log 3, 0) costs log 4 where the second is."""
+    inputs = torch.tensor([[0.0, 0.0], [float(np.log(3.0)), 0.0]], dtype=torch.float32).repeat(
+        400, 1
+    )
+    network = torch.nn.Linear(2, 2, bias=False)
+    torch.nn.init.eye_(network.weight)
+    found = models.losses(network, inputs, torch.tensor([0, 1] * 400))
+    np.testing.assert_allclose(found, [np.log(2), np.log(4)] * 400, rtol=1e-6)
+
+
 def test_unknown_network():
     with pytest.raises(WorkbookError, match="network = 'vgg'; allowed: small_cnn, wrn_16_4"):
         models.build("vgg", (32, 32, 3), 10, np.random.SeedSequence(0))

@@ -15,6 +15,7 @@ import yaml
 from lib import canaries, data, figures, parameters, paths, results, sweep, verification, workbook
 from lib import one_run_audit as study
 from lib import one_run_beyond as beyond
+from lib import one_run_black_box as black_box
 from lib import one_run_faults as as_test
 from lib import one_run_procedures as procedures
 from lib import one_run_sweeps as sweeps
@@ -40,6 +41,11 @@ TINY = {
     "sweep_steps": [2],
     "sweep_base": [400, 16, 2],
     "sweep_runs": 1,
+    "black_box_n_canaries": [20, 40],
+    "black_box_n_train": [0, 16],
+    "black_box_epsilons": [8.0],
+    "black_box_base": [30, 2],
+    "black_box_runs": 2,
     "n_simulated_audits": 20,
     "pair_epsilons": [8.0],
     "pair_runs": 1,
@@ -256,6 +262,13 @@ CHANGES = {
     "sweep_steps": [3],
     "sweep_base": [400, 16, 3],
     "sweep_runs": 2,
+    "black_box_n_canaries": [20, 50],
+    "black_box_n_train": [0, 17],
+    "black_box_epsilons": [4.0],
+    "black_box_base": [30, 3],
+    "black_box_share": 0.5,
+    "black_box_learning_rate": 0.5,
+    "black_box_runs": 3,
     "n_simulated_audits": 21,
     "pair_epsilons": [4.0],
     "pair_runs": 2,
@@ -271,6 +284,11 @@ CHANGES = {
 PLANS = {
     "plans": (white_box.plan_cells, white_box.ceiling_cells, white_box.white_box_cells),
     "sweep_plans": (sweeps.plan_cells, sweeps.ceiling_cells, sweeps.audit_cells),
+    "black_box_plans": (
+        black_box.plan_cells,
+        black_box.ceiling_cells,
+        black_box.audit_cells,
+    ),
     "pair_plans": (
         procedures.pair_plan_cells,
         procedures.pair_ceiling_cells,
@@ -317,6 +335,8 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
         ({"n_positive": [1]}, "n_positive = .1.; allowed: 'simulated', or 2 counts"),
         ({"dataset": "cifar11"}, "dataset = 'cifar11'"),
         ({"sweep_base": [100, 10]}, "sweep_base = .100, 10.; allowed: three numbers"),
+        ({"black_box_base": [100]}, "black_box_base = .100.; allowed: two numbers"),
+        ({"black_box_base": [19, 2]}, "black_box_base = .19, 2.; allowed: two numbers, canaries"),
         ({"sweep_sampling_rate": 1.0}, "sweep_sampling_rate = 1.0"),
         ({"curve_n_guesses": [41]}, "curve_n_guesses = .41.; allowed: even numbers of at most"),
         ({"curve_n_guesses": [402]}, "curve_n_guesses = .402.; allowed: even numbers of at most"),
