@@ -45,6 +45,7 @@ ACTIVATIONS = {  # function, and its derivative from its value
     "tanh": (np.tanh, lambda value: 1 - value**2),
 }
 BLOCK = 2**20  # numbers handled at a time
+NOISE_BLOCK = 2**15  # normal numbers drawn at a time for each run
 RUNS_AT_ONCE = 8  # quickest or nearly so from 785 to 3,073 inputs: its arrays stay in the cache
 # From this sampling rate on, all known points go through one matrix product for all runs, and those
 # outside a batch get weight 0: quicker than collecting each run's batch.
@@ -462,29 +463,32 @@ class Training:
 
 
 def draw_candidates(
-    *, n_runs: int, prior_size: int, pool_size: int, rng: np.random.Generator
+    *, n_runs: int, prior_size: int, pool: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
     """For each run n different points of a pool, all sets equally likely.
 
+    Args:
+        n_runs, prior_size: numbers of runs and of candidates n.
+        pool: (points,) different indices.
+        rng: source of randomness.
+
     Returns:
-        (runs, n) indices into the pool.
+        (runs, n) members of the pool.
 
     Raises:
         WorkbookError: for a pool smaller than n, or a number below 1.
     """
-    _check_numbers(n_runs=n_runs, prior_size=prior_size, pool_size=pool_size)
-    if pool_size < prior_size:
-        raise WorkbookError(f"prior_size = {prior_size}; allowed: at most the pool's {pool_size}")
-    drawn = [rng.choice(pool_size, prior_size, replace=False) for _ in range(n_runs)]
-    return np.array(drawn)
+    _check_numbers(n_runs=n_runs, prior_size=prior_size)
+    if len(pool) < prior_size:
+        raise WorkbookError(f"prior_size = {prior_size}; allowed: at most the pool's {len(pool)}")
+    return np.array([rng.choice(pool, prior_size, replace=False) for _ in range(n_runs)])
 
 
 def train(
     *,
-    known_inputs: np.ndarray,
-    known_labels: np.ndarray,
-    pool_inputs: np.ndarray,
-    pool_labels: np.ndarray,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    known: np.ndarray,
     candidates: np.ndarray,
     noise_multiplier: float,
     clip_norm: float,
@@ -514,12 +518,12 @@ def train(
     batch below ``DENSE_SAMPLING_RATE`` and without it from there on.
 
     Args:
-        known_inputs: (known, inputs) float32 or float64, in which all is then computed, except
-            that noise has the resolution of float32.
-        known_labels: (known,) integer classes.
-        pool_inputs, pool_labels: (pool, inputs) and (pool,): where candidates come from. None of
-            them should be among the known points.
-        candidates: (runs, n) indices into the pool; the target is one of these, drawn uniformly.
+        inputs: (points, inputs) float32 or float64, in which all is then computed, except that
+            noise has the resolution of float32.
+        labels: (points,) integer classes.
+        known: (known,) indices of the points that the adversary knows, all different.
+        candidates: (runs, n) indices of other points, different in each run; the target is one of
+            these, drawn uniformly.
         noise_multiplier: σ ≥ 0.
         clip_norm: C > 0.
         sampling_rate: q in (0, 1].
@@ -543,29 +547,29 @@ def train(
     _check_numbers(runs_at_once=runs_at_once)
     if activation not in ACTIVATIONS:
         raise WorkbookError(f"activation = {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
-    known = _points("known", known_inputs, known_labels, n_classes)
-    pool = _points("pool", pool_inputs, pool_labels, n_classes, like=known.inputs)
-    candidates = _checked_candidates(candidates, len(pool.inputs))
+    points = _checked_points(inputs, labels, n_classes)
+    known, candidates = _checked_indices(known, candidates, len(points.inputs))
     setting = _Setting(
         sigma=float(noise_multiplier * clip_norm),
         clip_norm=float(clip_norm),
         sampling_rate=float(sampling_rate),
         steps=int(steps),
-        step_size=float(learning_rate / (sampling_rate * (len(known.inputs) + 1))),
-        shapes=((hidden_units, known.inputs.shape[1]), (n_classes, hidden_units + 1)),
+        step_size=float(learning_rate / (sampling_rate * (len(known) + 1))),
+        shapes=((hidden_units, points.inputs.shape[1]), (n_classes, hidden_units + 1)),
         activation=activation,
     )
     n_runs, prior_size = candidates.shape
-    shape, dtype = (n_runs, setting.steps, prior_size), known.inputs.dtype
+    shape, dtype = (n_runs, setting.steps, prior_size), points.inputs.dtype
     view = View(np.empty(shape, dtype), np.empty(shape, dtype), np.empty(n_runs, dtype=int))
     training = Training(view, np.empty(shape, dtype), np.empty(n_runs))
+    world = _World(points, known, _taken(points, known), setting)
     for rows in _blocks(n_runs, 1, runs_at_once):
-        runs = _begin(rows, candidates[rows], known, pool, setting, sequence)
+        runs = _begin(rows, candidates[rows], world, sequence)
         view.places[rows] = runs.places
         # A training that diverges is told of below, in one line.
         with np.errstate(over="ignore", invalid="ignore"):
             for step in range(setting.steps):
-                found = _step(step, runs, known, setting, on_release)
+                found = _step(step, runs, world, on_release)
                 if not np.isfinite(found).all():
                     raise WorkbookError(
                         f"training diverged by step {step}: a gradient is not finite; lower "
@@ -574,7 +578,7 @@ def train(
                 kept = (view.inner_products, view.squared_norms, training.target_products)
                 for array, numbers in zip(kept, found, strict=True):
                     array[rows, step] = numbers
-        training.accuracy[rows] = _accuracy(runs.parameters, known, setting)
+        training.accuracy[rows] = _accuracy(runs.parameters, world)
     return training
 
 
@@ -601,16 +605,27 @@ class _Points:
 
 
 @dataclass(frozen=True)
+class _World:
+    """What all runs have in common."""
+
+    points: _Points
+    known: np.ndarray  # (known,) indices
+    known_points: _Points
+    setting: _Setting
+
+
+@dataclass(frozen=True)
 class _Runs:
-    """The runs trained together; ``parameters`` is changed in place."""
+    """The runs trained together; ``parameters`` and ``noise`` are changed in place."""
 
     rows: slice
-    parameters: np.ndarray  # (runs, d)
-    candidates: _Points  # with a leading axis of runs
-    alike: np.ndarray  # (runs, n) inner products of the candidates' inputs with the target's
+    candidates: np.ndarray  # (runs, n) indices
     places: np.ndarray  # (runs,)
+    alike: np.ndarray  # (runs, n) inner products of the candidates' inputs with the target's
+    parameters: np.ndarray  # (runs, d)
     members: np.ndarray  # (runs, steps, known + 1)
-    noise: list[np.random.SFC64]
+    sources: list[np.random.SFC64]  # of noise, one a run
+    noise: np.ndarray  # (runs, steps in advance, d)
 
 
 @dataclass(frozen=True)
@@ -624,84 +639,118 @@ class _Factors:
     squared_norms: np.ndarray  # (runs, points), before clipping
 
 
-def _begin(rows, candidates, known: _Points, pool: _Points, setting: _Setting, sequence) -> _Runs:
+def _begin(rows: slice, candidates: np.ndarray, world: _World, sequence) -> _Runs:
     """Draw all that is drawn before the first step, each run from its own streams."""
-    numbers = range(rows.start, rows.start + len(candidates))
-    streams = {name: [_stream(sequence, name, run) for run in numbers] for name in PURPOSES}
-    places, parameters, members = [], [], []
-    for run in range(len(candidates)):
-        rngs = {name: np.random.default_rng(streams[name][run]) for name in PURPOSES[:3]}
+    setting, dtype = world.setting, world.points.inputs.dtype
+    places, parameters, members, sources = [], [], [], []
+    for run in range(rows.start, rows.stop):
+        streams = {name: _stream(sequence, name, run) for name in PURPOSES}
+        rngs = {name: np.random.default_rng(streams[name]) for name in PURPOSES}
         places.append(rngs["target"].integers(candidates.shape[1]))
         # As torch does: uniform up to one over the root of a unit's number of inputs.
         weights = [
             rngs["initialisation"].uniform(-1, 1, shape).ravel() / math.sqrt(shape[1] - 1)
             for shape in setting.shapes
         ]
-        parameters.append(np.concatenate(weights).astype(pool.inputs.dtype))
-        draws = rngs["batches"].random((setting.steps, len(known.inputs) + 1))
+        parameters.append(np.concatenate(weights).astype(dtype))
+        draws = rngs["batches"].random((setting.steps, len(world.known) + 1))
         members.append(draws < setting.sampling_rate)
-    points = _taken(pool, candidates)
-    targets = points.inputs[np.arange(len(places)), places]
+        sources.append(np.random.SFC64(streams["noise"]))
+    inputs = world.points.inputs[candidates]
+    in_advance = min(setting.steps, max(1, NOISE_BLOCK // parameters[0].size))
     return _Runs(
-        rows=slice(numbers.start, numbers.stop),
-        parameters=np.array(parameters),
-        candidates=points,
-        alike=np.einsum("rni,ri->rn", points.inputs, targets),
+        rows=rows,
+        candidates=candidates,
         places=np.array(places),
+        alike=np.einsum("rni,ri->rn", inputs, inputs[np.arange(len(places)), places]),
+        parameters=np.array(parameters),
         members=np.array(members),
-        noise=[np.random.SFC64(stream) for stream in streams["noise"]],
+        sources=sources,
+        noise=np.empty((len(places), in_advance, parameters[0].size), dtype),
     )
 
 
-def _step(step: int, runs: _Runs, known: _Points, setting: _Setting, on_release) -> tuple:
+def _step(step: int, runs: _Runs, world: _World, on_release) -> tuple:
     """One release of each run, what it says of the candidates, and the update.
 
     Returns:
         Three arrays (runs, n): inner products with the residual, squared norms, inner products with
         the target's gradient; all of clipped gradients.
     """
+    setting = world.setting
     members = runs.members[:, step]
-    ordinary = _known_sum(runs.parameters, known, members[:, :-1], setting)
-    factors = _factors(runs.parameters, runs.candidates, setting)
+    drawn = members[:, -1]
+    factors, released = _candidates_and_known_sum(runs, world, members[:, :-1])
+    ordinary = released.copy() if on_release is not None else None
     scale = _clip_factors(factors, setting)
-    released = np.empty_like(ordinary)
-    for source, row in zip(runs.noise, released, strict=True):
-        _fill_normal(source, row)
-    released *= setting.sigma
-    released += ordinary
-    _add_targets(released, factors, scale, runs.places, members[:, -1], setting)
+    noise = _noise(runs, step, setting)
+    _add_targets(released, factors, scale, runs.places, drawn, setting)
+    released += noise
     if on_release is not None:
         on_release(Release(step, runs.rows, runs.parameters, released, ordinary, members))
-    residual = released - ordinary
-    found = (
-        scale * _inner_products(residual, factors, setting),
-        scale**2 * factors.squared_norms,
-        _target_products(factors, scale, runs),
-    )
+    # Released less ordinary is the noise, and the target's gradient where it was drawn.
+    target_products = _target_products(factors, scale, runs)
+    products = scale * _inner_products(noise, factors, setting) + drawn[:, None] * target_products
     released *= setting.step_size
     runs.parameters[...] -= released
-    return found
+    return products, scale**2 * factors.squared_norms, target_products
 
 
-def _known_sum(parameters, known: _Points, members: np.ndarray, setting: _Setting) -> np.ndarray:
-    """(runs, d) clipped gradients of the known points in the batch, added up."""
+def _noise(runs: _Runs, step: int, setting: _Setting) -> np.ndarray:
+    """(runs, d) this step's noise, N(0, σ²C²); drawn a few steps at a time."""
+    in_advance = runs.noise.shape[1]
+    if step % in_advance == 0:
+        for source, numbers in zip(runs.sources, runs.noise, strict=True):
+            _fill_normal(source, setting.sigma, numbers.reshape(-1))
+    return runs.noise[:, step % in_advance]
+
+
+def _candidates_and_known_sum(
+    runs: _Runs, world: _World, members: np.ndarray
+) -> tuple[_Factors, np.ndarray]:
+    """The candidates' gradients, and (runs, d) the clipped ones of the known points in the batch.
+
+    Small batches go through the network together with the candidates.
+    """
+    setting = world.setting
     if setting.sampling_rate >= DENSE_SAMPLING_RATE:
-        points, weights = known, members
-    else:
-        index, weights = _padded(members)
-        points = _taken(known, index)
-    factors = _factors(parameters, points, setting)
+        known = _factors(runs.parameters, world.known_points, setting)
+        candidates = _taken(world.points, runs.candidates)
+        total = _clipped_sum(known, members, setting)
+        return _factors(runs.parameters, candidates, setting), total
+    index, weights = _padded(members)
+    index = np.concatenate([runs.candidates, world.known[index]], axis=1)
+    factors = _factors(runs.parameters, _taken(world.points, index), setting)
+    n = runs.candidates.shape[1]
+    total = _clipped_sum(_part(factors, slice(n, None)), weights, setting)
+    return _part(factors, slice(n)), total
+
+
+def _clipped_sum(factors: _Factors, weights: np.ndarray, setting: _Setting) -> np.ndarray:
+    """(runs, d) clipped gradients, times (runs, points) weights, added up."""
     weights = _clip_factors(factors, setting) * weights
-    total = np.empty_like(parameters)
+    (units, n_inputs), (classes, n_hidden) = setting.shapes
+    total = np.empty((len(weights), units * n_inputs + classes * n_hidden), weights.dtype)
     hidden, output = _layers(total, setting)
     errors = factors.hidden_errors * weights[:, None]
-    if points.inputs.ndim == 2:  # one product for all runs
-        hidden[...] = (errors.reshape(-1, errors.shape[2]) @ points.inputs).reshape(hidden.shape)
+    if factors.inputs.ndim == 2:  # one product for all runs
+        hidden[...] = (errors.reshape(-1, errors.shape[2]) @ factors.inputs).reshape(hidden.shape)
     else:
-        np.matmul(errors, points.inputs, out=hidden)
+        np.matmul(errors, factors.inputs, out=hidden)
     errors = factors.output_errors * weights[:, None]
     np.matmul(errors, factors.hidden.transpose(0, 2, 1), out=output)
     return total
+
+
+def _part(factors: _Factors, points: slice) -> _Factors:
+    """Some of the points, where each run has its own."""
+    return _Factors(
+        factors.hidden_errors[:, :, points],
+        factors.inputs[:, points],
+        factors.output_errors[:, :, points],
+        factors.hidden[:, :, points],
+        factors.squared_norms[:, points],
+    )
 
 
 def _padded(members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -722,10 +771,9 @@ def _padded(members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _taken(points: _Points, index: np.ndarray) -> _Points:
-    """Points chosen for each run by (runs, chosen) indices; a leading axis of runs."""
-    return _Points(
-        points.inputs[index], points.targets.T[index].transpose(0, 2, 1), points.squares[index]
-    )
+    """Points chosen by indices (chosen,), or (runs, chosen) for each run its own."""
+    targets = np.swapaxes(points.targets.T[index], -1, -2)
+    return _Points(points.inputs[index], targets, points.squares[index])
 
 
 def _factors(parameters: np.ndarray, points: _Points, setting: _Setting) -> _Factors:
@@ -803,11 +851,11 @@ def _target_products(factors: _Factors, scale: np.ndarray, runs: _Runs) -> np.nd
     return products * scale * scale[number, runs.places][:, None]
 
 
-def _fill_normal(source: np.random.SFC64, out: np.ndarray) -> None:
-    """Fill a vector with standard normal numbers by the method of Box and Muller.
+def _fill_normal(source: np.random.SFC64, sigma: float, out: np.ndarray) -> None:
+    """Fill a vector with numbers from N(0, σ²) by the method of Box and Muller.
 
-    Twice as fast as NumPy's own, and noise is most of a run's cost where q is small. 32 random bits
-    each for angle and radius: no number beyond 6.8, resolution of float32.
+    Several times as fast as NumPy's own normal numbers, and noise is most of a run's cost where q
+    is small. 32 random bits each for angle and radius: no number beyond 6.8σ, steps of float32.
     """
     half = (out.size + 1) // 2
     angle, radius = source.random_raw(half).view(np.int32).reshape(2, half).astype(np.float32)
@@ -815,18 +863,20 @@ def _fill_normal(source: np.random.SFC64, out: np.ndarray) -> None:
     radius += np.float32(0.5)  # never 0; all but 0 are hit from both signs
     radius *= np.float32(2**-31)
     np.log(radius, out=radius)
-    radius *= np.float32(-2)
+    radius *= np.float32(-2 * sigma**2)
     np.sqrt(radius, out=radius)
     angle *= np.float32(math.pi * 2**-31)
     np.multiply(np.cos(angle), radius, out=out[:half])
     np.multiply(np.sin(angle[: out.size - half]), radius[: out.size - half], out=out[half:])
 
 
-def _accuracy(parameters: np.ndarray, known: _Points, setting: _Setting) -> np.ndarray:
-    first, second = _layers(parameters, setting)
-    value = ACTIVATIONS[setting.activation][0](_times(first, known.inputs))
+def _accuracy(parameters: np.ndarray, world: _World) -> np.ndarray:
+    """(runs,) share of the known points classified rightly."""
+    first, second = _layers(parameters, world.setting)
+    points = world.known_points
+    value = ACTIVATIONS[world.setting.activation][0](_times(first, points.inputs))
     outputs = second[:, :, :-1] @ value + second[:, :, -1:]
-    return np.mean(outputs.argmax(axis=1) == known.targets.argmax(axis=0), axis=1)
+    return np.mean(outputs.argmax(axis=1) == points.targets.argmax(axis=0), axis=1)
 
 
 # ---------------------------------------------------------------------------------- helpers
@@ -850,61 +900,61 @@ def _joined(outcomes: list[Outcome]) -> Outcome:
     return Outcome(*(np.concatenate([getattr(o, name) for o in outcomes]) for name in names))
 
 
-def _points(name: str, inputs, labels, n_classes: int, like: np.ndarray | None = None) -> _Points:
-    """Check examples and prepare them.
-
-    Args:
-        name: of the arguments: ``{name}_inputs`` and ``{name}_labels``.
-        inputs, labels, n_classes: as in :func:`train`.
-        like: prepared inputs whose type and width these must have.
-    """
+def _checked_points(inputs: np.ndarray, labels: np.ndarray, n_classes: int) -> _Points:
+    """Examples of :func:`train` as the products need them."""
     inputs, labels = np.asarray(inputs), np.asarray(labels)
-    allowed = (np.float32, np.float64) if like is None else (like.dtype,)
-    if inputs.dtype not in allowed:
-        types = " or ".join(np.dtype(kind).name for kind in allowed)
-        raise WorkbookError(f"{name}_inputs are {inputs.dtype}; allowed: {types}")
-    width = "inputs" if like is None else like.shape[1] - 1
-    if inputs.ndim != 2 or 0 in inputs.shape or (like is not None and inputs.shape[1] != width):
+    if inputs.dtype not in (np.float32, np.float64) or inputs.ndim != 2 or 0 in inputs.shape:
         raise WorkbookError(
-            f"{name}_inputs have shape {inputs.shape}; allowed: (points, {width}), neither 0"
+            f"inputs are {inputs.dtype} of shape {inputs.shape}; allowed: float32 or float64 of "
+            "shape (points, inputs), neither 0"
         )
     if not np.isfinite(inputs).all():
-        raise WorkbookError(f"{name}_inputs are not all finite; allowed: finite numbers")
+        bad = int(np.argmin(np.isfinite(inputs).all(axis=1)))
+        raise WorkbookError(
+            f"inputs are not finite (first at point {bad}); allowed: finite numbers"
+        )
     if labels.shape != inputs.shape[:1] or labels.dtype.kind not in "iu":
         raise WorkbookError(
-            f"{name}_labels are {labels.dtype} of shape {labels.shape}; allowed: integers of shape "
+            f"labels are {labels.dtype} of shape {labels.shape}; allowed: integers of shape "
             f"{inputs.shape[:1]}"
         )
     if not ((labels >= 0) & (labels < n_classes)).all():
         raise WorkbookError(
-            f"{name}_labels run from {labels.min()} to {labels.max()}; allowed: 0 to "
-            f"{n_classes - 1}, by n_classes"
+            f"labels run from {labels.min()} to {labels.max()}; allowed: 0 to {n_classes - 1} "
+            f"(n_classes = {n_classes})"
         )
     extended = np.concatenate([inputs, np.ones_like(inputs[:, :1])], axis=1)
     targets = (labels == np.arange(n_classes)[:, None]).astype(inputs.dtype)
     return _Points(extended, targets, np.einsum("pi,pi->p", extended, extended))
 
 
-def _checked_candidates(candidates, pool_size: int) -> np.ndarray:
-    candidates = np.asarray(candidates)
-    if candidates.ndim != 2 or 0 in candidates.shape or candidates.dtype.kind not in "iu":
+def _checked_indices(known, candidates, n_points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Refuse indices that name no point, or the same point twice."""
+    known, candidates = np.asarray(known), np.asarray(candidates)
+    for name, index, axes in (
+        ("known", known, "(known,)"),
+        ("candidates", candidates, "(runs, n)"),
+    ):
+        if index.ndim != len(axes.split()) or index.size == 0 or index.dtype.kind not in "iu":
+            raise WorkbookError(
+                f"{name} are {index.dtype} of shape {index.shape}; allowed: integers of shape "
+                f"{axes}, at least 1"
+            )
+        if not ((index >= 0) & (index < n_points)).all():
+            raise WorkbookError(
+                f"{name} run from {index.min()} to {index.max()}; allowed: indices from 0 to "
+                f"{n_points - 1}"
+            )
+        in_order = np.sort(index, axis=-1)
+        again = in_order[..., 1:][in_order[..., 1:] == in_order[..., :-1]]
+        if again.size:
+            raise WorkbookError(f"{name} hold point {again[0]} twice; allowed: different points")
+    both = np.intersect1d(known, candidates)
+    if both.size:
         raise WorkbookError(
-            f"candidates are {candidates.dtype} of shape {candidates.shape}; allowed: integers of "
-            "shape (runs, n), neither 0"
+            f"candidates hold point {both[0]}, which is known; allowed: points that are not known"
         )
-    if not ((candidates >= 0) & (candidates < pool_size)).all():
-        raise WorkbookError(
-            f"candidates run from {candidates.min()} to {candidates.max()}; allowed: indices into "
-            f"the pool, 0 to {pool_size - 1}"
-        )
-    in_order = np.sort(candidates, axis=1)
-    twice = (in_order[:, 1:] == in_order[:, :-1]).any(axis=1)
-    if twice.any():
-        raise WorkbookError(
-            f"candidates of run {int(np.argmax(twice))} hold a point twice; allowed: n different "
-            "ones"
-        )
-    return candidates
+    return known, candidates
 
 
 def _check_noise(noise_multiplier: float, *, zero_allowed: bool) -> None:

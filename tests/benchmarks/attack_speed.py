@@ -83,15 +83,15 @@ def opacus_loop(inputs, labels, rate: float, sigma: float, turn: int) -> int:
 def ours(inputs, labels, rate: float, sigma: float, turn: int) -> int:
     """This workbook's runs, with the attacks; returns the number of runs done."""
     rng = np.random.default_rng(turn)
+    pool = np.arange(N_KNOWN, len(inputs))
     candidates = inversion.draw_candidates(
-        n_runs=N_TOGETHER, prior_size=PRIOR_SIZE, pool_size=N_POOL, rng=rng
+        n_runs=N_TOGETHER, prior_size=PRIOR_SIZE, pool=pool, rng=rng
     )
     mechanism = {"noise_multiplier": sigma, "sampling_rate": rate, "clip_norm": CLIP_NORM}
     training = inversion.train(
-        known_inputs=inputs[:N_KNOWN],
-        known_labels=labels[:N_KNOWN],
-        pool_inputs=inputs[N_KNOWN:],
-        pool_labels=labels[N_KNOWN:],
+        inputs=inputs,
+        labels=labels,
+        known=np.arange(N_KNOWN),
         candidates=candidates,
         steps=STEPS,
         learning_rate=LEARNING_RATE,
