@@ -81,6 +81,18 @@ def rate_interval(
     return float(rate_lower(**counts)), float(rate_upper(**counts))
 
 
+def rate(*, n_successes, n_trials) -> np.ndarray:
+    """Share of successes; numbers or arrays."""
+    return np.divide(n_successes, n_trials)
+
+
+def rate_at_least(*, n_successes, n_trials, significance=0.025) -> np.ndarray:
+    """One-sided lower limit of a rate by Clopper and Pearson: above it with ``significance``."""
+    return rate_lower(
+        n_successes=n_successes, n_trials=n_trials, confidence=1 - 2 * np.asarray(significance)
+    )
+
+
 def rate_lower(*, n_successes, n_trials, confidence=0.95) -> np.ndarray:
     """Lower end of :func:`rate_interval`; numbers or arrays, as in :func:`rate_upper`."""
     return 1 - rate_upper(

@@ -27,6 +27,8 @@ RECIPES = {
     "one_run.epsilon_lower_bound_biased": "lib.one_run",
     "one_run.epsilon_lower_bound_from_runs": "lib.one_run",
     "one_run.p_value": "lib.one_run",
+    "intervals.rate": "lib.intervals",
+    "intervals.rate_at_least": "lib.intervals",
     "intervals.rate_lower": "lib.intervals",
     "intervals.rate_upper": "lib.intervals",
     "membership.area": "lib.membership",
