@@ -26,12 +26,15 @@ Gaussian of ε ≤ 1 and be 1-DP. Compare such figures within one family only.
 
 from __future__ import annotations
 
+import bisect
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import fft, special, stats
+from scipy import fft, optimize, special, stats
 from scipy.optimize import elementwise
 
 from lib import intervals
@@ -44,6 +47,8 @@ METHODS = ("steinke", "fdp")
 COUNTS_CHOSEN = ("beforehand", "from_scores")
 # Confidences of guesses are rounded to multiples of 1/CONFIDENCE_LEVELS before they are audited.
 CONFIDENCE_LEVELS = 64
+# Width in ε of the last bracket of a search, whose end that is certainly refuted is the bound.
+TOLERANCE = 1e-10
 Counts = int | np.ndarray
 Values = float | np.ndarray
 
@@ -180,14 +185,21 @@ def epsilon_lower_bound(
             )
         ]
         return _scalar_or_array(np.reshape(bounds, m.shape))
-    # Without delta the bound is Clopper-Pearson's, in closed form; delta only lowers it.
-    probability = special.betaincinv(np.maximum(v, 1), r - v + 1, significance)
+    if counts_chosen == "from_scores":
+        # There δ adds m·δ whatever ε is. The 1e-15 covers what the difference is rounded by.
+        significance, delta = significance * (1 - 1e-15) - m * delta, np.zeros(delta.shape)
+    upper = _bound_without_delta(r, v, significance)
+    if not delta.any():
+        return _scalar_or_array(_rounded_down(upper))
+    if upper.size == 1:
+        numbers = (x.item() for x in (m, r, v, delta, significance, upper))
+        return _scalar_or_array(np.full(upper.shape, _bound_above(0.0, *numbers)))
     return _scalar_or_array(
         _largest_refuted(
-            lambda epsilon, m, r, v, delta: _p_value(m, r, v, epsilon, delta, counts_chosen),
+            lambda epsilon, m, r, v, delta: _p_value(m, r, v, epsilon, delta),
             (m, r, v, delta),
             significance,
-            special.logit(probability) * (1 + 1e-9) + 1e-9,
+            upper * (1 + 1e-9) + 1e-9,
         )
     )
 
@@ -329,10 +341,10 @@ def epsilon_lower_bound_weighted(
     _check_delta(delta)
     _check_significance(significance)
 
-    def refuted(epsilon: float) -> bool:
-        return _p_value_weighted(levels, n_right, m, epsilon, float(delta)) < significance
+    def excess(epsilon: float) -> float:
+        return _p_value_weighted(levels, n_right, m, epsilon, float(delta)) - significance
 
-    return _last_true(refuted, tolerance=1e-9) if refuted(0.0) else 0.0
+    return _last_refuted(excess, 0.0, 1.0)
 
 
 def round_guesses(guesses: np.ndarray, *, rng: np.random.Generator) -> np.ndarray:
@@ -413,7 +425,7 @@ def guess(
     """
     scores = _checked_scores(scores)
     check_guesses(n_canaries=scores.size, n_positive=n_positive, n_negative=n_negative)
-    order = np.lexsort((rng.random(scores.size), scores))
+    order = _ascending(scores, rng)
     guesses = np.zeros(scores.size, dtype=np.int8)
     guesses[order[:n_negative]] = -1
     guesses[order[scores.size - n_positive :]] = 1
@@ -501,20 +513,14 @@ def best_over_counts(
     """
     included = _checked_coins(included, np.shape(scores))
     m = included.size
-    grid = _grid([(k, 0) for k in range(1, m + 1)] if counts is None else counts)
+    grid = _every_threshold(m) if counts is None else _grid(counts)
     correct = _correct_by_count(scores, included, grid, rng)
     each = significance / len(grid)
     _check_significance(each)
     if method == "steinke":
         _check_method(method, family, "beforehand", delta)
         _check_delta(delta)
-        best = index_of_largest_bound(
-            n_canaries=m,
-            n_guesses=grid.sum(1),
-            n_correct=correct.sum(1),
-            delta=delta,
-            significance=each,
-        )
+        best, bound = _largest_bound(m, grid.sum(1), correct.sum(1), delta, each)
     else:
         bounds = [
             epsilon_lower_bound(
@@ -530,7 +536,8 @@ def best_over_counts(
             for (positive, negative), right in zip(grid, correct.sum(1), strict=True)
         ]
         best = int(np.argmax(bounds))
-    result = Audit(
+        bound = bounds[best]
+    return Audit(
         n_canaries=m,
         n_included=int(np.count_nonzero(included)),
         n_positive=int(grid[best, 0]),
@@ -540,11 +547,10 @@ def best_over_counts(
         delta=delta,
         significance=significance,
         method=method,
-        epsilon_lower_bound=0.0,
+        epsilon_lower_bound=bound,
         family=None if family is None else family.name,
         n_tests=len(grid),
     )
-    return replace(result, epsilon_lower_bound=_bound(result, family))
 
 
 def split_audit(
@@ -643,7 +649,7 @@ def audit_pairs(
         raise WorkbookError("scores holds NaN, or the same infinity twice in a pair")
     n = difference.size
     check_guesses(n_canaries=n, n_positive=n_guesses, n_negative=0)
-    guessed = np.lexsort((rng.random(n), -np.abs(difference)))[:n_guesses]
+    guessed = _ascending(-np.abs(difference), rng)[:n_guesses]
     says_first = np.where(difference == 0, rng.random(n) < 0.5, difference > 0)
     says_first, first_in = says_first[guessed], included[guessed, 0]
     counts = Audit(
@@ -725,46 +731,20 @@ def index_of_largest_bound(
 ) -> int:
     """Which of (n,) counts gives the largest :func:`epsilon_lower_bound`; 0 if none gives any.
 
-    Only the maximum is wanted. One bound after another is computed in full, each time that of the
-    count refuted most clearly at the largest so far; those not refuted there can only be smaller.
-    Few survive even the first comparison, for which a p-value from below suffices: its tail, and
-    the mean mass over i = v alone. With many tests that alone often excludes everything.
+    Of equal counts it is the first; of others whose bounds are within 1e-9, either.
 
     Args:
         n_canaries, delta, significance: as there, one of each.
         n_guesses, n_correct: (n,).
+
+    Raises:
+        WorkbookError: for counts, δ or significance out of range.
     """
-    m, r, v = n_canaries, n_guesses, n_correct
-
-    def refutable(left, epsilon):
-        tail = _at_least(v[left], r[left], special.expit(epsilon))
-        return tail + 2 * m * delta * (1 - tail) / np.maximum(v[left], 1) < significance
-
-    best, largest = 0, 0.0
-    deviation = -special.ndtri(significance)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = np.sqrt(v * (r - v) / r + deviation**2 / 4)
-        promise = (v + deviation**2 / 2 - deviation * spread) / (r + deviation**2)  # Wilson's limit
-    promise = np.where(r > 0, promise, 0.0)
-    left = np.arange(r.size)
-    left = left[refutable(left, 0.0)]
-    while left.size:
-        leader = left[np.argmax(promise[left])]
-        bound = epsilon_lower_bound(
-            n_canaries=m,
-            n_guesses=int(r[leader]),
-            n_correct=int(v[leader]),
-            delta=delta,
-            significance=significance,
-        )
-        if bound > largest:
-            best, largest = int(leader), bound
-        left = left[left != leader]
-        left = left[refutable(left, largest)]
-        at_largest = _p_value(m, r[left], v[left], largest, delta)
-        promise[left] = -at_largest
-        left = left[at_largest < significance]
-    return best
+    _check_counts(n_canaries, n_guesses, n_correct)
+    _check_delta(delta)
+    _check_significance(significance)
+    r, v = (np.asarray(x, dtype=np.int64) for x in (n_guesses, n_correct))
+    return _largest_bound(n_canaries, r, v, delta, significance)[0]
 
 
 def check_guesses(*, n_canaries: int, n_positive: int, n_negative: int) -> None:
@@ -821,6 +801,13 @@ def _guess_kind(n_positive: int, n_negative: int) -> str:
     return "negative" if n_negative else "positive"
 
 
+def _every_threshold(m: int) -> np.ndarray:
+    """(m, 2) numbers of guesses (1, 0) … (m, 0)."""
+    if m == 0:
+        return _grid([])
+    return np.array([np.arange(1, m + 1), np.zeros(m, dtype=int)]).T
+
+
 def _grid(counts: Sequence[tuple[int, int]]) -> np.ndarray:
     """(n, 2) different numbers of guesses: a repeated one would cost significance for nothing."""
     grid = np.asarray(list(dict.fromkeys(tuple(pair) for pair in counts)))
@@ -836,10 +823,169 @@ def _correct_by_count(scores, included, grid, rng) -> np.ndarray:
     for n_positive, n_negative in (grid.min(0), grid[np.argmax(grid.sum(1))]):
         check_guesses(n_canaries=included.size, n_positive=n_positive, n_negative=n_negative)
     scores = _checked_scores(scores)
-    in_order = included[np.lexsort((rng.random(scores.size), scores))]
+    in_order = included[_ascending(scores, rng)]
     from_top = np.concatenate([[0], np.cumsum(in_order[::-1])])
     from_bottom = np.concatenate([[0], np.cumsum(~in_order)])
-    return np.stack([from_top[grid[:, 0]], from_bottom[grid[:, 1]]], axis=1)
+    return np.array([from_top[grid[:, 0]], from_bottom[grid[:, 1]]]).T
+
+
+def _ascending(scores: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Indices in rising order, those of equal scores in random order."""
+    tie_breaker = rng.random(scores.size)  # drawn in any case: what comes after stays the same
+    order = np.argsort(scores)
+    in_order = scores[order]
+    if (in_order[1:] == in_order[:-1]).any():
+        return np.lexsort((tie_breaker, scores))
+    return order
+
+
+def _largest_bound(m: int, r, v, delta: float, significance: float) -> tuple[int, float]:
+    """Index and value of the largest bound of (n,) counts; (0, 0.0) if none gives any.
+
+    Only the maximum is wanted, and where it is can be guessed: so far always at a vertex of the
+    upper hull of the points (r, v), few in number. Nobody has proved that it must be there, so all
+    other counts are held against the largest bound of the vertices, most of them by p-values from
+    below, and those it does not rule out have their turn.
+    """
+
+    def climb(places, best, largest):
+        """Best and largest after these counts, those first that δ = 0 would give most."""
+        upper = _bound_without_delta(r[places], v[places], np.full(places.size, significance))
+        for j in np.argsort(-upper, kind="stable"):
+            if upper[j] <= largest:
+                break  # δ only lowers bounds
+            numbers = (x.item() for x in (r[places[j]], v[places[j]]))
+            bound = _bound_above(largest, m, *numbers, delta, significance, upper[j].item())
+            if bound > largest:
+                best, largest = int(places[j]), bound
+        return best, largest
+
+    # The first of equal counts; r rises, and where it does not v falls.
+    left = np.unique(r * (m + 1) - v, return_index=True)[1]
+    # α is at least its mean over i = v, P[X < v]/v. So p is at least the mean of 1 and 2·m·δ/v with
+    # weights P[X ≥ v] and P[X < v], and never less than the smaller of the two.
+    left = left[2 * m * delta < significance * v[left]]
+    if left.size == 0:
+        return 0, 0.0
+    largest_v = left[np.diff(r[left], prepend=-1) > 0]
+    vertices = largest_v[_upper_hull(r[largest_v], v[largest_v])]
+    best, largest = climb(vertices, 0, 0.0)
+
+    left = left[~np.isin(left, vertices)]
+    for p_value_at in (_p_value_far_below, _p_value_below, _p_value):
+        left = left[p_value_at(m, r[left], v[left], largest, delta) < significance]
+    return climb(left, best, largest)
+
+
+def _upper_hull(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Indices of the vertices of the points' upper hull, ``x`` rising."""
+    left = np.arange(x.size)
+    while left.size > 2:
+        dx, dy = np.diff(x[left]), np.diff(y[left])
+        above = dy[:-1] * dx[1:] > dy[1:] * dx[:-1]  # the line from one neighbour to the other
+        if above.all():
+            break
+        left = left[np.concatenate([[True], above, [True]])]
+    return left
+
+
+def _p_value_below(m, r, v, epsilon, delta) -> np.ndarray:
+    """At most :func:`_p_value`, for v ≥ 1: the mean mass of one i, not the largest."""
+    accuracy = special.expit(epsilon)
+    k = _two_deviations_below(r, accuracy)
+    tail = _at_least(v, r, accuracy)
+    mean_mass = np.maximum(_at_least(k, r, accuracy) - tail, 0) / np.maximum(v - k, 1)
+    return np.minimum(tail + 2 * m * delta * mean_mass, 1.0)
+
+
+def _p_value_far_below(m, r, v, epsilon, delta) -> np.ndarray:
+    """At most :func:`_p_value`, and at most 1/2, for v ≥ 1: without incomplete beta functions.
+
+    P[X ≥ v] ≥ P[X = v]. The binomial coefficient is at least
+    (r/v)ᵛ·(r/(r − v))ʳ⁻ᵛ/√(8·v·(r − v)/r) for v < r (Ash, *Information Theory*, Lemma 4.7.1), the
+    root being 1 or more, and 1 for v = r. By Cantelli's inequality P[X ≥ k] ≥ 4/5, for the k of
+    :func:`_p_value_below`. What it sums is linear in P[X ≥ v], between the bound from below and
+    P[X ≥ k], and p ≥ 4/5 at the upper end. And a v below the mean by 1 is below the median.
+    """
+    right, wrong = special.expit(epsilon), special.expit(-epsilon)
+    log_mass = special.xlogy(v, r * right / v)
+    log_mass += special.xlogy(r - v, r * wrong / np.maximum(r - v, 1))
+    root = np.sqrt(np.maximum(8 * v * ((r - v) / r), 1))
+    tail = np.exp(log_mass) / root * (1 - 1e-6)  # more than rounding adds
+    k = _two_deviations_below(r, right)
+    mean_mass = np.maximum(0.8 - tail, 0) / np.maximum(v - k, 1)
+    return np.where(v + 1 <= r * right, 0.5, np.minimum(tail + 2 * m * delta * mean_mass, 0.5))
+
+
+def _two_deviations_below(n, p) -> np.ndarray:
+    """A whole number two standard deviations below the mean of Binomial(n, p), or 0."""
+    return np.floor(np.maximum(n * p - 2 * np.sqrt(n * p * (1 - p)), 0)).astype(int)
+
+
+def _bound_without_delta(r, v, significance) -> np.ndarray:
+    """Largest ε ≥ 0 with P[X ≥ v] ≤ ``significance``: the limit of Clopper and Pearson.
+
+    P[X ≥ v] is the integral up to ε of a density in proportion to e^(v·ε)/(1 + e^ε)^(r + 1), which
+    is log-concave, and so is its integral: Newton's steps on log P[X ≥ v] reach the bound from
+    below, whatever the start, here Wilson's limit. ``scipy.special.betaincinv`` is faster, but for
+    10⁵ guesses and more now and then far off.
+    """
+    bound = np.zeros(np.shape(significance))
+    refutable = (v > 0) & (_at_least(v, r, 0.5) < significance)
+    r, v, significance = (x[refutable] for x in np.broadcast_arrays(r, v, significance))
+    if r.size == 0:
+        return bound
+    deviation = special.ndtri(significance)
+    spread = deviation * np.sqrt(v * ((r - v) / r) + deviation**2 / 4)
+    epsilon = special.logit((v + deviation**2 / 2 + spread) / (r + deviation**2))
+    epsilon = np.clip(epsilon, 0.0, np.log(2 * r))  # all right at 0.5 gives no more than this
+    log_mass = -special.betaln(v, r - v + 1)
+    for _ in range(30):
+        log_tail = np.log(np.maximum(_at_least(v, r, special.expit(epsilon)), 1e-300))
+        log_slope = v * special.log_expit(epsilon) + (r - v + 1) * special.log_expit(-epsilon)
+        step = (np.log(significance) - log_tail) * np.exp(log_tail - log_slope - log_mass)
+        epsilon = np.maximum(epsilon + step, 0.0)
+        if np.abs(step).max() < TOLERANCE / 100:
+            break
+    bound[refutable] = epsilon
+    return bound
+
+
+def _bound_above(
+    low: float, m: int, r: int, v: int, delta: float, significance: float, upper: float
+) -> float:
+    """One :func:`epsilon_lower_bound` if it exceeds ``low``, else ``low``.
+
+    ``upper`` is :func:`_bound_without_delta`.
+    """
+    if upper <= low:
+        return low
+    if delta == 0:
+        return max(low, _rounded_down(upper).item())
+    return _last_refuted(
+        lambda epsilon: _p_value_of_one(m, r, v, epsilon, delta) - significance,
+        low,
+        upper * (1 + 1e-9) + 1e-9,
+    )
+
+
+def _last_refuted(excess: Callable, low: float, high: float) -> float:
+    """Where a rising function reaches 0, rounded down; ``low`` if it does so before.
+
+    ``high`` is where to look first; it is doubled for as long as it is too low.
+    """
+    excess = functools.cache(excess)
+    if excess(low) >= 0:
+        return low
+    while excess(high) < 0:
+        low, high = high, 2 * high
+    root = optimize.brentq(excess, low, high, xtol=TOLERANCE, rtol=1e-15)
+    return max(low, _rounded_down(root).item())
+
+
+def _rounded_down(root: Values) -> np.ndarray:
+    """A bound that is certainly refuted, from a root that is known up to ``TOLERANCE``."""
+    return np.maximum(np.subtract(root, 2 * TOLERANCE), 0.0)
 
 
 def _largest_refuted(p_value_at: Callable, arguments, significance, upper=None) -> np.ndarray:
@@ -849,7 +995,7 @@ def _largest_refuted(p_value_at: Callable, arguments, significance, upper=None) 
         p_value_at: (ε, *arguments) → p-values, rising in ε; broadcasts.
         arguments: arrays of one shape.
         significance: array of that shape.
-        upper: ε at which nothing is refuted any more, if known.
+        upper: ε from which on nothing is refuted, or a guess: it is doubled until that is true.
     """
     bound = np.zeros(significance.shape)
     refutable = p_value_at(np.zeros(bound.shape), *arguments) < significance
@@ -861,21 +1007,18 @@ def _largest_refuted(p_value_at: Callable, arguments, significance, upper=None) 
     def excess(epsilon, *arguments):
         return p_value_at(epsilon, *arguments[:-1]) - arguments[-1]
 
-    if upper is None:
-        upper = np.ones(significance.shape)
-        while (low := excess(upper, *arguments, significance) < 0).any():
-            upper = np.where(low, 2 * upper, upper)
-    else:
-        upper = upper[refutable]
+    upper = np.ones(significance.shape) if upper is None else upper[refutable]
+    while (low := excess(upper, *arguments, significance) < 0).any():
+        upper = np.where(low, 2 * upper, upper)
     found = elementwise.find_root(
         excess,
         (np.zeros_like(upper), upper),
         args=(*arguments, significance),
-        tolerances={"xatol": 1e-10, "xrtol": 0, "fatol": 0, "frtol": 0},
+        tolerances={"xatol": TOLERANCE, "xrtol": 0, "fatol": 0, "frtol": 0},
         maxiter=200,
     )
-    # The left end of the last bracket is refuted for certain, the root itself perhaps not.
-    bound[refutable] = found.bracket[0]
+    # The left end of the last bracket is refuted, unless its p-value is the significance itself.
+    bound[refutable] = _rounded_down(found.bracket[0])
     return bound
 
 
@@ -942,8 +1085,7 @@ def _epsilon_of_family(
 def _p_value(m, r, v, epsilon, delta, counts_chosen="beforehand") -> np.ndarray:
     """:func:`p_value` without its checks, on broadcast arrays."""
     m, r, v, epsilon, delta = np.broadcast_arrays(m, r, v, epsilon, delta)
-    accuracy = special.expit(epsilon)
-    tail = _at_least(v, r, accuracy)
+    tail = _at_least(v, r, special.expit(epsilon))
     if counts_chosen == "from_scores":
         return np.minimum(tail + m * delta, 1.0)
     with_delta = (delta > 0) & (v > 0)
@@ -953,9 +1095,36 @@ def _p_value(m, r, v, epsilon, delta, counts_chosen="beforehand") -> np.ndarray:
             2
             * m[with_delta]
             * delta[with_delta]
-            * _largest_mean_mass(v[with_delta], r[with_delta], accuracy[with_delta])
+            * _largest_mean_mass(v[with_delta], r[with_delta], epsilon[with_delta])
         )
     return np.minimum(tail + excess, 1.0)
+
+
+def _p_value_of_one(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
+    """:func:`_p_value` of one v ≥ 1, on plain numbers: of one row, arrays cost many times more.
+
+    For α see :func:`_largest_mean_mass`.
+    """
+    right, wrong = 1 / (1 + math.exp(-epsilon)), 1 / (1 + math.exp(epsilon))
+    tail = float(special.betainc(v, r - v + 1, right))
+    upper_tail = v > r * right
+    at_v = tail if upper_tail else float(special.betainc(r - v + 1, v, wrong))
+    log_right, log_wrong, log_all = math.log(right), math.log(wrong), math.lgamma(r + 1)
+
+    def mean_mass(i):
+        k = v - i
+        if upper_tail:
+            return ((float(special.betainc(k, r - k + 1, right)) if k else 1.0) - at_v) / i
+        return (at_v - (float(special.betainc(r - k + 1, k, wrong)) if k else 0.0)) / i
+
+    def falling(i):
+        k = v - 1 - i
+        log_choices = log_all - math.lgamma(k + 1) - math.lgamma(r - k + 1)
+        return math.exp(log_choices + k * log_right + (r - k) * log_wrong) <= mean_mass(i)
+
+    first = min(max(v - 1 - int((r + 1) * right), 1), v)
+    best = first + bisect.bisect_left(range(first, v), True, key=falling)
+    return min(1.0, tail + 2 * m * delta * mean_mass(best))
 
 
 def _p_value_biased(m, positive, negative, v, p, epsilon, delta) -> np.ndarray:
@@ -1013,10 +1182,11 @@ def _weighted_at_least(k: int, counts: np.ndarray, p: float) -> float:
     start = 0 if size > total else int(p * total) - size // 2
     if k >= start + size:
         return 1e-12
-    angle = -2j * np.pi * np.arange(size // 2 + 1) / size
-    spectrum = np.ones(angle.size, dtype=complex)
+    spectrum = np.ones(size // 2 + 1, dtype=complex)
     for i in np.flatnonzero(counts):
-        spectrum *= (1 - p + p * np.exp(level[i] * angle)) ** counts[i]
+        right = np.arange(counts[i] + 1)
+        mass = stats.binom.pmf(right, counts[i], p)
+        spectrum *= fft.rfft(np.bincount(level[i] * right % size, mass, minlength=size))
     mass = np.roll(fft.irfft(spectrum, size), -(start % size))
     return float(min(1.0, np.maximum(mass[max(k - start, 0) :], 0).sum() + 1e-12))
 
@@ -1027,31 +1197,41 @@ def _at_least(k, n, p) -> np.ndarray:
     return np.where(k <= 0, 1.0, np.where(k > n, 0.0, inside))
 
 
-def _less_than(k, n, p) -> np.ndarray:
-    """P[Binomial(n, p) < k]."""
-    inside = special.betaincc(np.clip(k, 1, None), np.clip(n - k + 1, 1, None), p)
-    return np.where(k <= 0, 0.0, np.where(k > n, 1.0, inside))
-
-
-def _largest_mean_mass(v, r, p) -> np.ndarray:
-    """Maximum over 1 ≤ i ≤ v of P[v − i ≤ Binomial(r, p) < v]/i, for 1-d arrays with v ≥ 1.
+def _largest_mean_mass(v, r, epsilon) -> np.ndarray:
+    """Maximum over 1 ≤ i ≤ v of P[v − i ≤ X < v]/i, for 1-d arrays with v ≥ 1.
 
     The mass at v − 1, v − 2, … rises to the mode and falls after it, so the mean of the first i
     rises for as long as the next mass exceeds it: the maximum is found by bisection on i.
     """
-    upper_tail = v > r * p  # take differences in the tail where they do not cancel
+    right, wrong = special.expit(epsilon), special.expit(-epsilon)
+    upper_tail = v > r * right  # take differences in the tail where they do not cancel
+    p = np.where(upper_tail, right, wrong)
+    log_right, log_wrong = special.log_expit(epsilon), special.log_expit(-epsilon)
+    log_all = special.gammaln(r + 1)
+
+    def tail(k):
+        """P[X ≥ k] or, below the mean, P[X < k]."""
+        inside = np.maximum(k, 1), r - k + 1
+        inside = special.betainc(
+            np.where(upper_tail, *inside), np.where(upper_tail, *inside[::-1]), p
+        )
+        return np.where(k > 0, inside, upper_tail)
+
+    tail_at_v = tail(v)
 
     def mean_mass(i):
-        above = _at_least(v - i, r, p) - _at_least(v, r, p)
-        below = _less_than(v, r, p) - _less_than(v - i, r, p)
-        return np.where(upper_tail, above, below) / i
+        return np.abs(tail(v - i) - tail_at_v) / i
+
+    def mass(k):
+        log_choices = log_all - special.gammaln(k + 1) - special.gammaln(r - k + 1)
+        return np.exp(log_choices + k * log_right + (r - k) * log_wrong)
 
     # Up to the mode the mean surely rises, and far above it masses and means underflow to equal 0.
-    mode = np.floor((r + 1) * p).astype(int)
+    mode = np.floor((r + 1) * right).astype(int)
     low, high = np.clip(v - 1 - mode, 1, v), v.copy()
     while (low < high).any():
         i = (low + high) // 2
-        still_rising = stats.binom.pmf(v - 1 - i, r, p) > mean_mass(i)
+        still_rising = mass(np.maximum(v - 1 - i, 0)) > mean_mass(i)  # at i = v all is found
         low = np.where(still_rising & (low < high), i + 1, low)
         high = np.where(still_rising, high, i)
     return mean_mass(low)

@@ -118,6 +118,71 @@ def test_far_tails_do_not_lose_the_term_in_delta(counts, delta, p_at_zero, bound
         assert one_run.epsilon_lower_bound(**given) == pytest.approx(bound, abs=1e-3)
 
 
+def slow_p_value(m, r, v, epsilon, delta, counts_chosen):
+    """Theorem 5.2 by sums of masses, with no search for the largest mean."""
+    q = 1 / (1 + np.exp(-epsilon))
+    tail = stats.binom.sf(v - 1, r, q)
+    if counts_chosen == "from_scores":
+        return tail + m * delta
+    means = np.cumsum(stats.binom.pmf(np.arange(v - 1, -1, -1), r, q)) / np.arange(1, v + 1)
+    return tail + 2 * m * delta * means.max(initial=0.0)
+
+
+def slow_bound(*counts, delta, significance, counts_chosen):
+    """Bisection on it."""
+    low, high = 0.0, 16.0
+    if slow_p_value(*counts, low, delta, counts_chosen) >= significance:
+        return 0.0
+    while high - low > 1e-11:
+        middle = (low + high) / 2
+        refuted = slow_p_value(*counts, middle, delta, counts_chosen) < significance
+        low, high = (middle, high) if refuted else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("counts_chosen", one_run.COUNTS_CHOSEN)
+@pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-4, 1e-3])
+def test_bounds_are_those_of_plain_sums_and_never_above(counts_chosen, delta):
+    rng = np.random.default_rng(23)
+    shared = {"delta": delta, "counts_chosen": counts_chosen}
+    for significance in (0.5, 0.05, 0.05 / 300):
+        r = rng.integers(0, 300, 12)
+        v = np.rint(r * rng.uniform(0.5, 1, 12)).astype(int)
+        v[:2] = r[:2]
+        counts = {"n_canaries": 300, "significance": significance} | shared
+        together = one_run.epsilon_lower_bound(**counts, n_guesses=r, n_correct=v)
+        for i in range(12):
+            one = {"n_guesses": int(r[i]), "n_correct": int(v[i])}
+            alone = one_run.epsilon_lower_bound(**counts, **one)
+            slow = slow_bound(300, *one.values(), significance=significance, **shared)
+            assert (alone, together[i]) == pytest.approx((slow, slow), abs=1e-9)
+            if alone > 0:
+                for bound in (alone, together[i]):
+                    p = slow_p_value(300, *one.values(), bound, delta, counts_chosen)
+                    assert p < significance
+
+
+def test_bound_where_the_inverse_of_the_beta_function_fails():
+    # betaincinv gives 1 − 0.0039 here, where P[X ≥ v] is 1e-500.
+    counts = {"n_canaries": 706_001, "n_guesses": 706_001, "n_correct": 705_002}
+    significance = 2.531317516216463e-10
+    bound = one_run.epsilon_lower_bound(**counts, delta=0.0, significance=significance)
+    tails = stats.binom.cdf(999, 706_001, special.expit(-np.array([bound, bound + 1e-9])))
+    assert tails[0] < significance < tails[1]
+
+
+def test_p_values_from_below_are_below():
+    rng = np.random.default_rng(24)
+    m, r = 2000, rng.integers(1, 2000, 5000)
+    v = rng.binomial(r - 1, rng.uniform(0.2, 1, r.size)) + 1
+    epsilon = rng.uniform(0, 5, r.size)
+    for delta in (0.0, 1e-6, 1e-4, 1e-2):
+        # betainc may give 0 for what is below 1e-200
+        p = one_run._p_value(m, r, v, epsilon, delta) + 1e-200
+        assert (one_run._p_value_below(m, r, v, epsilon, delta) <= p * (1 + 1e-9)).all()
+        assert (one_run._p_value_far_below(m, r, v, epsilon, delta) <= p * (1 + 1e-9)).all()
+
+
 def test_arrays_give_what_scalars_give():
     r = np.array([10, 100, 400])
     v = np.array([[9, 60, 300], [10, 100, 399]])
@@ -478,6 +543,19 @@ def test_weighted_tail_is_the_convolution_however_long():
         assert ours >= tails[k] * (1 - 1e-12)
 
 
+def test_weighted_bound_is_refuted_and_a_hair_more_is_not():
+    rng = np.random.default_rng(30)
+    guesses = rng.choice([-1.0, -0.5, 0.3, 0.8], 200)
+    for right in (0.7, 0.9, 0.99):
+        included = (guesses > 0) == (rng.random(200) < right)
+        bound = one_run.epsilon_lower_bound_weighted(guesses, included, delta=1e-5)
+        p = [
+            one_run.p_value_weighted(guesses, included, epsilon=epsilon, delta=1e-5)
+            for epsilon in (bound, bound + 1e-9)
+        ]
+        assert p[0] < 0.05 < p[1]
+
+
 def test_binomial_is_not_valid_for_weighted_guesses():
     # 38 guesses of confidence 62/64, 24 right: pure noise does as well in 7.2 % of audits.
     guesses, included = np.full(38, 62 / 64), np.arange(38) < 24
@@ -615,6 +693,72 @@ def test_best_of_every_threshold_is_the_largest_of_their_bounds():
         if bounds.max() > 0:
             assert best.n_positive == bounds.argmax() + 1
             assert best.n_correct == right[bounds.argmax()]
+
+
+def random_counts(rng):
+    """Counts as ranked canaries give them, or any, in any order and some twice."""
+    m = int(rng.choice([1, 10, 50, 200]))
+    if rng.random() < 0.5:
+        return m, np.arange(1, m + 1), np.cumsum(rng.random(m) < rng.uniform(0.5, 1))
+    r = rng.integers(0, m + 1, 15)
+    v = np.rint(r * rng.uniform(0.6, 1, 15)).astype(int)
+    again = rng.integers(0, 15, 25)
+    return m, r[again], v[again]
+
+
+def first_of_the_largest(m, r, v, delta, significance):
+    """Every bound computed; the first of equal counts."""
+    bounds = one_run.epsilon_lower_bound(
+        n_canaries=m, n_guesses=r, n_correct=v, delta=delta, significance=significance
+    )
+    best = int(bounds.argmax())
+    return int(((r == r[best]) & (v == v[best])).argmax()) if bounds[best] > 0 else 0
+
+
+def check_largest(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(400):
+        m, r, v = random_counts(rng)
+        delta = float(rng.choice([0.0, 1e-6, 1e-4, 1e-3, 5e-3]))
+        significance = float(rng.choice([0.5, 0.05, 0.05 / m]))
+        best = one_run.index_of_largest_bound(
+            n_canaries=m, n_guesses=r, n_correct=v, delta=delta, significance=significance
+        )
+        assert best == first_of_the_largest(m, r, v, delta, significance)
+
+
+def test_largest_bound_is_the_first_of_all_computed():
+    check_largest(25)
+
+
+@pytest.mark.parametrize("vertices", [[0], [0, -1]])
+def test_largest_bound_does_not_rest_on_the_hull(monkeypatch, vertices):
+    """A vertex need not be the largest: with a hull that leaves it out it is found all the same."""
+    monkeypatch.setattr(one_run, "_upper_hull", lambda x, y: np.unique(np.arange(x.size)[vertices]))
+    check_largest(26)
+
+
+def test_upper_hull_is_that_of_every_line():
+    rng = np.random.default_rng(27)
+    for _ in range(100):
+        x = np.unique(rng.integers(0, 30, 12))
+        y = rng.integers(0, 10, x.size)
+        above = [
+            all(
+                (y[j] - y[i]) * (x[k] - x[i]) > (y[k] - y[i]) * (x[j] - x[i])
+                for i in range(j)
+                for k in range(j + 1, x.size)
+            )
+            for j in range(x.size)
+        ]
+        assert one_run._upper_hull(x, y).tolist() == np.flatnonzero(above).tolist()
+
+
+def test_order_is_that_of_scores_then_of_the_tie_breaker():
+    for scores in (np.random.default_rng(28).standard_normal(50), np.array([1.0, np.inf] * 9)):
+        order = one_run._ascending(scores, np.random.default_rng(29))
+        tie_breaker = np.random.default_rng(29).random(scores.size)
+        assert order.tolist() == np.lexsort((tie_breaker, scores)).tolist()
 
 
 def test_every_threshold_of_many_canaries_in_well_under_a_second():
