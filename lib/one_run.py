@@ -871,7 +871,9 @@ def _largest_bound(m: int, r, v, delta: float, significance: float) -> tuple[int
     vertices = largest_v[_upper_hull(r[largest_v], v[largest_v])]
     best, largest = climb(vertices, 0, 0.0)
 
-    left = left[~np.isin(left, vertices)]
+    left = np.setdiff1d(left, vertices, assume_unique=True)
+    # A v that is 1 below the mean is at most the median, and p at least 1/2.
+    left = left[v[left] + 1 > r[left] * special.expit(largest)]
     for p_value_at in (_p_value_far_below, _p_value_below, _p_value):
         left = left[p_value_at(m, r[left], v[left], largest, delta) < significance]
     return climb(left, best, largest)
@@ -905,7 +907,7 @@ def _p_value_far_below(m, r, v, epsilon, delta) -> np.ndarray:
     (r/v)ᵛ·(r/(r − v))ʳ⁻ᵛ/√(8·v·(r − v)/r) for v < r (Ash, *Information Theory*, Lemma 4.7.1), the
     root being 1 or more, and 1 for v = r. By Cantelli's inequality P[X ≥ k] ≥ 4/5, for the k of
     :func:`_p_value_below`. What it sums is linear in P[X ≥ v], between the bound from below and
-    P[X ≥ k], and p ≥ 4/5 at the upper end. And a v below the mean by 1 is below the median.
+    P[X ≥ k], and p ≥ 4/5 at the upper end.
     """
     right, wrong = special.expit(epsilon), special.expit(-epsilon)
     log_mass = special.xlogy(v, r * right / v)
@@ -914,7 +916,7 @@ def _p_value_far_below(m, r, v, epsilon, delta) -> np.ndarray:
     tail = np.exp(log_mass) / root * (1 - 1e-6)  # more than rounding adds
     k = _two_deviations_below(r, right)
     mean_mass = np.maximum(0.8 - tail, 0) / np.maximum(v - k, 1)
-    return np.where(v + 1 <= r * right, 0.5, np.minimum(tail + 2 * m * delta * mean_mass, 0.5))
+    return np.minimum(tail + 2 * m * delta * mean_mass, 0.5)
 
 
 def _two_deviations_below(n, p) -> np.ndarray:
