@@ -44,6 +44,10 @@ ACTIVATIONS = {  # function, and its derivative from its value
     "relu": (lambda x: np.maximum(x, 0), lambda value: value > 0),
     "tanh": (np.tanh, lambda value: 1 - value**2),
 }
+BASES = {
+    "inputs": "every weight is there",
+    "span": "only the weights that a point can reach, in a basis of the points",
+}
 BLOCK = 2**20  # numbers handled at a time
 NOISE_BLOCK = 2**15  # normal numbers drawn at a time for each run
 RUNS_AT_ONCE = 8  # quickest or nearly so from 785 to 3,073 inputs: its arrays stay in the cache
@@ -426,7 +430,8 @@ class Release:
     """One step of the runs trained together. Arrays are reused: copy what should last.
 
     Parameters come flattened: weights of the hidden layer (units, inputs + 1), then of the output
-    layer (classes, units + 1), each row ending in its bias.
+    layer (classes, units + 1), each row ending in its bias; those of the hidden layer are written
+    in the basis that :func:`train` uses.
 
     Attributes:
         step: 0 … T − 1.
@@ -499,6 +504,7 @@ def train(
     n_classes: int,
     sequence: np.random.SeedSequence,
     activation: str = "relu",
+    basis: str = "span",
     runs_at_once: int = RUNS_AT_ONCE,
     on_release: Callable[[Release], None] | None = None,
 ) -> Training:
@@ -514,8 +520,15 @@ def train(
     inner products of gradients come from these factors, and no point's gradient is ever written out
     (the target's excepted).
 
-    Memory: about 4·runs_at_once·(4d + (batch + n)·inputs) bytes beside the result, with the largest
-    batch below ``DENSE_SAMPLING_RATE`` and without it from there on.
+    The hidden layer cannot tell in which orthonormal basis its inputs, the bias's 1 among them, are
+    written: outputs, norms and inner products stay the same if its weights are written in that
+    basis too, and normal noise and normal initial weights look alike in all. So ``span`` writes
+    each run's points in a basis of their own span, known points first, and leaves out the
+    coordinates beyond it: no point reaches those weights, and nothing depends on them. What comes
+    back has the same distribution as with ``inputs``, which keeps every coordinate.
+
+    Memory: about 4·runs_at_once·(4d + (batch + n)·inputs) bytes beside the points and the result,
+    with the largest batch below ``DENSE_SAMPLING_RATE`` and without it from there on.
 
     Args:
         inputs: (points, inputs) float32 or float64, in which all is then computed, except that
@@ -532,6 +545,8 @@ def train(
         hidden_units, n_classes: sizes of the two layers.
         sequence: where all randomness comes from: a stream for each run and purpose.
         activation: a name in ``ACTIVATIONS``.
+        basis: a name in ``BASES``; ``span`` is quicker, and the same as ``inputs`` where known
+            points and candidates are as many as the inputs.
         runs_at_once: bounds the memory. Draws do not depend on it; sums may in their last digits.
         on_release: called with each step's :class:`Release`.
 
@@ -547,22 +562,28 @@ def train(
     _check_numbers(runs_at_once=runs_at_once)
     if activation not in ACTIVATIONS:
         raise WorkbookError(f"activation = {activation!r}; allowed: {', '.join(ACTIVATIONS)}")
+    if basis not in BASES:
+        raise WorkbookError(f"basis = {basis!r}; allowed: {', '.join(BASES)}")
     points = _checked_points(inputs, labels, n_classes)
     known, candidates = _checked_indices(known, candidates, len(points.inputs))
+    n_runs, prior_size = candidates.shape
+    known_inputs, directions = points.inputs[known], None
+    if basis == "span" and len(known) + prior_size < points.inputs.shape[1]:
+        known_inputs, directions = _in_span(known_inputs, prior_size)
     setting = _Setting(
         sigma=float(noise_multiplier * clip_norm),
         clip_norm=float(clip_norm),
         sampling_rate=float(sampling_rate),
         steps=int(steps),
         step_size=float(learning_rate / (sampling_rate * (len(known) + 1))),
-        shapes=((hidden_units, points.inputs.shape[1]), (n_classes, hidden_units + 1)),
+        n_inputs=inputs.shape[1],
+        shapes=((hidden_units, known_inputs.shape[1]), (n_classes, hidden_units + 1)),
         activation=activation,
     )
-    n_runs, prior_size = candidates.shape
+    world = _World(points, _points(known_inputs, points.targets[:, known]), directions, setting)
     shape, dtype = (n_runs, setting.steps, prior_size), points.inputs.dtype
     view = View(np.empty(shape, dtype), np.empty(shape, dtype), np.empty(n_runs, dtype=int))
     training = Training(view, np.empty(shape, dtype), np.empty(n_runs))
-    world = _World(points, known, _taken(points, known), setting)
     for rows in _blocks(n_runs, 1, runs_at_once):
         runs = _begin(rows, candidates[rows], world, sequence)
         view.places[rows] = runs.places
@@ -591,6 +612,7 @@ class _Setting:
     sampling_rate: float
     steps: int
     step_size: float  # learning rate over the public divisor
+    n_inputs: int  # as given, without the bias
     shapes: tuple[tuple[int, int], tuple[int, int]]  # of the layers' weights, biases included
     activation: str
 
@@ -599,7 +621,7 @@ class _Setting:
 class _Points:
     """Examples as the products need them, a row or a column each."""
 
-    inputs: np.ndarray  # (points, inputs + 1), ending in 1 for the bias
+    inputs: np.ndarray  # (points, inputs + 1), ending in 1 for the bias, in any basis
     targets: np.ndarray  # (classes, points) 1 at the label, else 0
     squares: np.ndarray  # (points,) squared lengths of the inputs
 
@@ -608,9 +630,9 @@ class _Points:
 class _World:
     """What all runs have in common."""
 
-    points: _Points
-    known: np.ndarray  # (known,) indices
-    known_points: _Points
+    points: _Points  # all of them, as given
+    known: _Points  # in the basis that is used
+    directions: np.ndarray | None  # (inputs + 1, known) orthonormal columns; None: as given
     setting: _Setting
 
 
@@ -619,7 +641,7 @@ class _Runs:
     """The runs trained together; ``parameters`` and ``noise`` are changed in place."""
 
     rows: slice
-    candidates: np.ndarray  # (runs, n) indices
+    candidates: _Points  # with a leading axis of runs
     places: np.ndarray  # (runs,)
     alike: np.ndarray  # (runs, n) inner products of the candidates' inputs with the target's
     parameters: np.ndarray  # (runs, d)
@@ -639,6 +661,35 @@ class _Factors:
     squared_norms: np.ndarray  # (runs, points), before clipping
 
 
+def _in_span(known_inputs: np.ndarray, n_more: int) -> tuple[np.ndarray, np.ndarray]:
+    """Write the known points in a basis of their span.
+
+    Returns:
+        (known, known + n_more) coordinates, 0 in the last ones, which are for points to come; and
+        (inputs + 1, known) the basis.
+    """
+    directions, upper = np.linalg.qr(known_inputs.T.astype(np.float64))
+    dtype = known_inputs.dtype
+    return np.pad(upper.T, ((0, 0), (0, n_more))).astype(dtype), directions.astype(dtype)
+
+
+def _candidates_in_span(inputs: np.ndarray, directions: np.ndarray) -> np.ndarray:
+    """Write each run's candidates in the known points' basis and as many directions of their own.
+
+    Args:
+        inputs: (runs, n, inputs + 1) as given.
+        directions: (inputs + 1, known).
+
+    Returns:
+        (runs, n, known + n) coordinates.
+    """
+    flat = inputs.reshape(-1, inputs.shape[2])  # one product for all runs
+    inside = flat @ directions
+    outside = (flat - inside @ directions.T).reshape(inputs.shape)
+    upper = np.linalg.qr(outside.transpose(0, 2, 1), mode="r")
+    return np.concatenate([inside.reshape(*inputs.shape[:2], -1), upper.transpose(0, 2, 1)], axis=2)
+
+
 def _begin(rows: slice, candidates: np.ndarray, world: _World, sequence) -> _Runs:
     """Draw all that is drawn before the first step, each run from its own streams."""
     setting, dtype = world.setting, world.points.inputs.dtype
@@ -647,20 +698,23 @@ def _begin(rows: slice, candidates: np.ndarray, world: _World, sequence) -> _Run
         streams = {name: _stream(sequence, name, run) for name in PURPOSES}
         rngs = {name: np.random.default_rng(streams[name]) for name in PURPOSES}
         places.append(rngs["target"].integers(candidates.shape[1]))
-        # As torch does: uniform up to one over the root of a unit's number of inputs.
+        # The variance of torch's initial weights, a third over the number of inputs, but normal.
+        scales = [(3 * n) ** -0.5 for n in (setting.n_inputs, setting.shapes[1][1] - 1)]
         weights = [
-            rngs["initialisation"].uniform(-1, 1, shape).ravel() / math.sqrt(shape[1] - 1)
-            for shape in setting.shapes
+            rngs["initialisation"].standard_normal(shape).ravel() * scale
+            for shape, scale in zip(setting.shapes, scales, strict=True)
         ]
         parameters.append(np.concatenate(weights).astype(dtype))
-        draws = rngs["batches"].random((setting.steps, len(world.known) + 1))
+        draws = rngs["batches"].random((setting.steps, len(world.known.inputs) + 1))
         members.append(draws < setting.sampling_rate)
         sources.append(np.random.SFC64(streams["noise"]))
     inputs = world.points.inputs[candidates]
+    if world.directions is not None:
+        inputs = _candidates_in_span(inputs, world.directions)
     in_advance = min(setting.steps, max(1, NOISE_BLOCK // parameters[0].size))
     return _Runs(
         rows=rows,
-        candidates=candidates,
+        candidates=_points(inputs, _targets_of(world.points, candidates)),
         places=np.array(places),
         alike=np.einsum("rni,ri->rn", inputs, inputs[np.arange(len(places)), places]),
         parameters=np.array(parameters),
@@ -714,14 +768,18 @@ def _candidates_and_known_sum(
     """
     setting = world.setting
     if setting.sampling_rate >= DENSE_SAMPLING_RATE:
-        known = _factors(runs.parameters, world.known_points, setting)
-        candidates = _taken(world.points, runs.candidates)
+        known = _factors(runs.parameters, world.known, setting)
         total = _clipped_sum(known, members, setting)
-        return _factors(runs.parameters, candidates, setting), total
+        return _factors(runs.parameters, runs.candidates, setting), total
     index, weights = _padded(members)
-    index = np.concatenate([runs.candidates, world.known[index]], axis=1)
-    factors = _factors(runs.parameters, _taken(world.points, index), setting)
-    n = runs.candidates.shape[1]
+    batch = world.known.inputs[index], _targets_of(world.known, index), world.known.squares[index]
+    points = _Points(
+        np.concatenate([runs.candidates.inputs, batch[0]], axis=1),
+        np.concatenate([runs.candidates.targets, batch[1]], axis=2),
+        np.concatenate([runs.candidates.squares, batch[2]], axis=1),
+    )
+    factors = _factors(runs.parameters, points, setting)
+    n = runs.candidates.squares.shape[1]
     total = _clipped_sum(_part(factors, slice(n, None)), weights, setting)
     return _part(factors, slice(n)), total
 
@@ -770,10 +828,13 @@ def _padded(members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return index, np.arange(index.shape[1]) < sizes[:, None]
 
 
-def _taken(points: _Points, index: np.ndarray) -> _Points:
-    """Points chosen by indices (chosen,), or (runs, chosen) for each run its own."""
-    targets = np.swapaxes(points.targets.T[index], -1, -2)
-    return _Points(points.inputs[index], targets, points.squares[index])
+def _points(inputs: np.ndarray, targets: np.ndarray) -> _Points:
+    return _Points(inputs, targets, np.einsum("...i,...i->...", inputs, inputs))
+
+
+def _targets_of(points: _Points, index: np.ndarray) -> np.ndarray:
+    """(runs, classes, chosen) targets of each run's own choice, by (runs, chosen) indices."""
+    return points.targets.T[index].transpose(0, 2, 1)
 
 
 def _factors(parameters: np.ndarray, points: _Points, setting: _Setting) -> _Factors:
@@ -873,7 +934,7 @@ def _fill_normal(source: np.random.SFC64, sigma: float, out: np.ndarray) -> None
 def _accuracy(parameters: np.ndarray, world: _World) -> np.ndarray:
     """(runs,) share of the known points classified rightly."""
     first, second = _layers(parameters, world.setting)
-    points = world.known_points
+    points = world.known
     value = ACTIVATIONS[world.setting.activation][0](_times(first, points.inputs))
     outputs = second[:, :, :-1] @ value + second[:, :, -1:]
     return np.mean(outputs.argmax(axis=1) == points.targets.argmax(axis=0), axis=1)
@@ -901,7 +962,7 @@ def _joined(outcomes: list[Outcome]) -> Outcome:
 
 
 def _checked_points(inputs: np.ndarray, labels: np.ndarray, n_classes: int) -> _Points:
-    """Examples of :func:`train` as the products need them."""
+    """Examples of :func:`train` as the products need them, with a 1 for the bias."""
     inputs, labels = np.asarray(inputs), np.asarray(labels)
     if inputs.dtype not in (np.float32, np.float64) or inputs.ndim != 2 or 0 in inputs.shape:
         raise WorkbookError(
@@ -925,7 +986,7 @@ def _checked_points(inputs: np.ndarray, labels: np.ndarray, n_classes: int) -> _
         )
     extended = np.concatenate([inputs, np.ones_like(inputs[:, :1])], axis=1)
     targets = (labels == np.arange(n_classes)[:, None]).astype(inputs.dtype)
-    return _Points(extended, targets, np.einsum("pi,pi->p", extended, extended))
+    return _points(extended, targets)
 
 
 def _checked_indices(known, candidates, n_points: int) -> tuple[np.ndarray, np.ndarray]:
