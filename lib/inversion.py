@@ -120,6 +120,11 @@ def attack(
     scores = {name: np.empty((n_runs, prior_size)) for name in ATTACKS}
     for rows in _blocks(n_runs, steps * prior_size):
         products, squares = view.inner_products[rows], view.squared_norms[rows]
+        if not (np.isfinite(products).all() and np.isfinite(squares).all()):
+            raise WorkbookError(
+                f"the view of runs {rows.start} to {rows.stop - 1} holds numbers that are not "
+                "finite; allowed: finite numbers"
+            )
         scores["sum"][rows] = sum_scores(products)
         scores["top"][rows] = top_scores(products, sampling_rate=sampling_rate)
         scores["map"][rows] = map_scores(
@@ -375,7 +380,8 @@ def idealised_views(
     _check_noise(noise_multiplier, zero_allowed=True)
     _check_numbers(sampling_rate=sampling_rate)
     cosines = np.eye(prior_size) if cosines is None else np.asarray(cosines, dtype=float)
-    root = None if (cosines == np.eye(prior_size)).all() else _root(cosines, prior_size)
+    orthogonal = np.array_equal(cosines, np.eye(prior_size))
+    root = None if orthogonal else _root(cosines, prior_size)
     norms = _norms(norms, (n_runs, steps, prior_size))
     rngs = {name: np.random.default_rng(_stream(sequence, name)) for name in PURPOSES}
     for rows in _blocks(n_runs, steps * prior_size, block):

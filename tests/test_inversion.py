@@ -381,9 +381,15 @@ def clipped(rows, clip_norm):
 @pytest.mark.parametrize("sampling_rate", [0.1, 0.5, 1.0])  # batches collected, weighted, whole
 def test_every_step_is_that_of_one_example_at_a_time(sampling_rate, activation, basis):
     points = small(n_inputs=30)
+    clip_norm = 2.2  # some gradients are longer and some are not
     sizes = {"hidden_units": 5, "n_classes": 3, "activation": activation}
     result, releases = trained(
-        points, sampling_rate=sampling_rate, basis=basis, runs_at_once=2, **sizes
+        points,
+        clip_norm=clip_norm,
+        sampling_rate=sampling_rate,
+        basis=basis,
+        runs_at_once=2,
+        **sizes,
     )
     known_inputs, candidate_inputs = coordinates(points, basis)
     assert known_inputs.shape[1] == (24 if basis == "span" else 31)
@@ -394,11 +400,11 @@ def test_every_step_is_that_of_one_example_at_a_time(sampling_rate, activation, 
             step, members = release.step, release.members[row]
             parameters, place = release.parameters[row], result.view.places[run]
             ordinary = clipped(
-                gradients(parameters, known_inputs, labels[points["known"]], **sizes), 0.7
+                gradients(parameters, known_inputs, labels[points["known"]], **sizes), clip_norm
             )[members[:-1]].sum(axis=0)
             own = gradients(parameters, candidate_inputs[run], labels[candidates[run]], **sizes)
-            n_clipped += (np.linalg.norm(own, axis=1) > 0.7).sum()
-            own = clipped(own, 0.7)
+            n_clipped += (np.linalg.norm(own, axis=1) > clip_norm).sum()
+            own = clipped(own, clip_norm)
             np.testing.assert_allclose(release.ordinary[row], ordinary, atol=1e-12)
             residual = release.gradient[row] - ordinary
             view = result.view
@@ -409,13 +415,13 @@ def test_every_step_is_that_of_one_example_at_a_time(sampling_rate, activation, 
             )
             # What is left without the target is this step's noise, the same for any data.
             noise = residual - members[-1] * own[place]
-            assert 0.2 < np.std(noise) / (0.5 * 0.7) < 1.8
+            assert 0.2 < np.std(noise) / (0.5 * clip_norm) < 1.8
             n_drawn += members[-1]
             if later is not None and later.runs == release.runs:
                 step_size = 0.8 / (sampling_rate * 21)  # a public number, whatever the batch
                 moved = (parameters - later.parameters[row]) / step_size
                 np.testing.assert_allclose(moved, release.gradient[row], atol=1e-10)
-    assert n_clipped > 10  # both sides of the threshold are met
+    assert n_clipped > 0
     assert n_clipped < result.view.squared_norms.size
     assert n_drawn > 0
 
@@ -749,8 +755,10 @@ def test_attacks_refuse_mechanisms_without_a_likelihood(changes, words):
 def test_a_view_that_is_not_finite_is_refused():
     products = np.ones((2, 3, 4))
     products[1, 0, 2] = np.nan
-    view = inversion.View(products, np.ones((2, 3, 4)), np.zeros(2, dtype=int))
     with pytest.raises(WorkbookError, match="run 1, candidate 2 is nan"):
+        inversion.choose(inversion.sum_scores(products), np.random.default_rng(0))
+    view = inversion.View(products, np.ones((2, 3, 4)), np.zeros(2, dtype=int))
+    with pytest.raises(WorkbookError, match="runs 0 to 1 holds numbers that are not finite"):
         inversion.attack(
             view,
             noise_multiplier=1.0,
