@@ -582,31 +582,26 @@ def train(
         sampling_rate=float(sampling_rate),
         steps=int(steps),
         step_size=float(learning_rate / (sampling_rate * (len(known) + 1))),
-        n_inputs=inputs.shape[1],
+        n_inputs=points.inputs.shape[1] - 1,
         shapes=((hidden_units, known_inputs.shape[1]), (n_classes, hidden_units + 1)),
         activation=activation,
     )
     world = _World(points, _points(known_inputs, points.targets[:, known]), directions, setting)
-    shape, dtype = (n_runs, setting.steps, prior_size), points.inputs.dtype
-    view = View(np.empty(shape, dtype), np.empty(shape, dtype), np.empty(n_runs, dtype=int))
-    training = Training(view, np.empty(shape, dtype), np.empty(n_runs))
+    found = np.empty((3, n_runs, setting.steps, prior_size), points.inputs.dtype)
+    places, accuracy = np.empty(n_runs, dtype=int), np.empty(n_runs)
     for rows in _blocks(n_runs, 1, runs_at_once):
         runs = _begin(rows, candidates[rows], world, sequence)
-        view.places[rows] = runs.places
-        # A training that diverges is told of below, in one line.
-        with np.errstate(over="ignore", invalid="ignore"):
-            for step in range(setting.steps):
-                found = _step(step, runs, world, on_release)
-                if not np.isfinite(found).all():
-                    raise WorkbookError(
-                        f"training diverged by step {step}: a gradient is not finite; lower "
-                        f"learning_rate = {learning_rate}"
-                    )
-                kept = (view.inner_products, view.squared_norms, training.target_products)
-                for array, numbers in zip(kept, found, strict=True):
-                    array[rows, step] = numbers
-        training.accuracy[rows] = _accuracy(runs.parameters, world)
-    return training
+        places[rows] = runs.places
+        for step in range(setting.steps):
+            with np.errstate(over="ignore", invalid="ignore"):  # told of here, in one line
+                found[:, rows, step] = _step(step, runs, world, on_release)
+            if not np.isfinite(found[:, rows, step]).all():
+                raise WorkbookError(
+                    f"training diverged by step {step}: a gradient is not finite; lower "
+                    f"learning_rate = {learning_rate}"
+                )
+        accuracy[rows] = _accuracy(runs.parameters, world)
+    return Training(View(found[0], found[1], places), found[2], accuracy)
 
 
 @dataclass(frozen=True)
@@ -701,8 +696,8 @@ def _begin(rows: slice, candidates: np.ndarray, world: _World, sequence) -> _Run
     setting, dtype = world.setting, world.points.inputs.dtype
     places, parameters, members, sources = [], [], [], []
     for run in range(rows.start, rows.stop):
-        streams = {name: _stream(sequence, name, run) for name in PURPOSES}
-        rngs = {name: np.random.default_rng(streams[name]) for name in PURPOSES}
+        names = ("target", "initialisation", "batches")
+        rngs = {name: np.random.default_rng(_stream(sequence, name, run)) for name in names}
         places.append(rngs["target"].integers(candidates.shape[1]))
         # The variance of torch's initial weights, a third over the number of inputs, but normal.
         scales = [(3 * n) ** -0.5 for n in (setting.n_inputs, setting.shapes[1][1] - 1)]
@@ -713,7 +708,7 @@ def _begin(rows: slice, candidates: np.ndarray, world: _World, sequence) -> _Run
         parameters.append(np.concatenate(weights).astype(dtype))
         draws = rngs["batches"].random((setting.steps, len(world.known.inputs) + 1))
         members.append(draws < setting.sampling_rate)
-        sources.append(np.random.SFC64(streams["noise"]))
+        sources.append(np.random.SFC64(_stream(sequence, "noise", run)))
     inputs = world.points.inputs[candidates]
     if world.directions is not None:
         inputs = _candidates_in_span(inputs, world.directions)
