@@ -379,24 +379,27 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
-    """Whether more canaries help, whether ordinary images loosen, how far below the ceiling."""
+    """Whether more canaries help, whether ordinary images loosen, how far below the ceiling.
+
+    What images do is told for the loss alone too, which is the paper's attack.
+    """
     rows = []
-    for kind, runs in _headline(tables).groupby("kind", sort=False):
+    for kind, runs in tables["black_box"].groupby("kind", sort=False):
+        scores = dict(list(runs.groupby("score", sort=False)))
         over_m, over_images, over_epsilon = (
-            runs[runs["setting"] == sweep] for sweep in (CANARIES, IMAGES, EPSILONS)
+            scores[BEST_SCORE][scores[BEST_SCORE]["setting"] == sweep]
+            for sweep in (CANARIES, IMAGES, EPSILONS)
         )
+        by_loss = scores["loss"][scores["loss"]["setting"] == IMAGES]
         base = over_epsilon[over_epsilon["epsilon"] == over_epsilon["epsilon"].max()]
-        fewest, most = _ends(over_m, "n_canaries")
-        none, all_images = _ends(over_images, "n_train")
         rows += [
-            _change_verdict(kind, "area", fewest, most, "n_canaries", paper="none given"),
+            _change_verdict("AUC", *_ends(over_m, "n_canaries"), "n_canaries", "none given"),
             _change_verdict(
-                kind, "epsilon_lower_bound", base, most, "n_canaries", paper="does not keep growing"
+                "bound", base, _ends(over_m, "n_canaries")[1], "n_canaries", "does not keep growing"
             ),
-            _change_verdict(kind, "area", none, all_images, "n_train", paper="falls"),
-            _change_verdict(
-                kind, "epsilon_lower_bound", none, all_images, "n_train", paper="falls"
-            ),
+            _change_verdict("AUC", *_ends(by_loss, "n_train"), "n_train", "falls"),
+            _change_verdict("AUC", *_ends(over_images, "n_train"), "n_train", "falls"),
+            _change_verdict("bound", *_ends(over_images, "n_train"), "n_train", "falls"),
             _ceiling_verdict(kind, base, _ceiling_of(tables, base)),
         ]
     return rows
@@ -409,9 +412,12 @@ def _ends(runs: pd.DataFrame, varied: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _change_verdict(
-    kind: str, column: str, first: pd.DataFrame, last: pd.DataFrame, varied: str, *, paper: str
+    what: str, first: pd.DataFrame, last: pd.DataFrame, varied: str, paper: str
 ) -> dict:
-    """Mean of a column at one point less that at another, against what the paper says of it."""
+    """Mean AUC or bound at one point less that at another, against what the paper says of it."""
+    column = {"AUC": "area", "bound": "epsilon_lower_bound"}[what]
+    of_what = {"n_canaries": "canaries", "n_train": "ordinary images"}[varied]
+    score = {"loss": "loss alone", BEST_SCORE: "with a reference"}[last["score"].iloc[0]]
     values = [int(runs[varied].iloc[0]) for runs in (first, last)]
     interval = intervals.difference_interval(last[column], first[column])
     _, low, high = interval
@@ -420,10 +426,9 @@ def _change_verdict(
         verdict = seen
     else:
         verdict = "agrees" if seen == "falls" else f"differs: {seen}"
-    what = {"area": "AUC", "epsilon_lower_bound": "bound"}[column]
-    of_what = {"n_canaries": "canaries", "n_train": "ordinary images"}[varied]
     return verdict_row(
-        f"black-box {what} with {kind} canaries, {values[0]:,} to {values[1]:,} {of_what}",
+        f"black-box {what} with {last['kind'].iloc[0]} canaries, {score}, "
+        f"{values[0]:,} to {values[1]:,} {of_what}",
         paper,
         interval,
         verdict,

@@ -154,12 +154,17 @@ def test_verdicts_follow_from_the_intervals():
     like_the_paper = tables(
         lambda m, n, e: 0.7 - m / 1000 - n / 1000, lambda m, n, e: 0.6 - m / 1000 - n / 1000
     )
-    area, bound = (f"black-box {what} with blank canaries" for what in ("AUC", "bound"))
+    area, bound = (
+        f"black-box {what} with blank canaries, with a reference" for what in ("AUC", "bound")
+    )
+    alone = "black-box AUC with blank canaries, loss alone"
     assert verdict(like_the_paper, f"{area}, 50 to 200 canaries") == "falls"
     assert verdict(like_the_paper, f"{bound}, 100 to 200 canaries") == "agrees"
     assert verdict(like_the_paper, f"{area}, 0 to 100 ordinary images") == "agrees"
     assert verdict(like_the_paper, f"{bound}, 0 to 100 ordinary images") == "agrees"
-    assert verdict(like_the_paper, f"{bound} over the white-box ceiling") == "agrees"
+    assert verdict(like_the_paper, f"{alone}, 0 to 100 ordinary images") == "agrees"
+    over_ceiling = "black-box bound with blank canaries over the white-box ceiling"
+    assert verdict(like_the_paper, over_ceiling) == "agrees"
     unlike = tables(lambda m, n, e: 0.5 + m / 1000 + n / 1000, lambda m, n, e: 1.0 + m / 200)
     assert verdict(unlike, f"{area}, 50 to 200 canaries") == "grows"
     assert verdict(unlike, f"{bound}, 100 to 200 canaries") == "differs: grows"
