@@ -17,7 +17,10 @@ from types import ModuleType
 from lib import paths
 from lib.errors import WorkbookError
 
-STUDIES = {"one_run_audit": "lib.one_run_audit"}  # by the name of their results' folder
+STUDIES = {  # by the name of their results' folder
+    "one_run_audit": "lib.one_run_audit",
+    "reconstruction_sweep": "lib.reconstruction_sweep",
+}
 PROFILES = ("smoke", "cpu", "paper")
 SITE = "site"  # beside the studies' folders
 KEPT_FAILURES = paths.CACHE / "failed"

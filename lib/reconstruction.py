@@ -166,17 +166,19 @@ def success_interval(
 
 def success_bound_of_rows(
     *,
-    prior_size: np.ndarray,
+    prior_size: np.ndarray | None = None,
+    kappa: np.ndarray | None = None,
     noise_multiplier: np.ndarray,
     steps: np.ndarray,
     sampling_rate: np.ndarray,
     method: str = "pld",
     accuracy: float = ACCURACY,
 ) -> np.ndarray:
-    """:func:`success_bound` at κ = 1/n for each row of a table; one distribution a mechanism.
+    """:func:`success_bound` for each row of a table; one distribution a mechanism.
 
     Args:
-        prior_size: (rows,) n, candidates of a uniform prior.
+        prior_size: (rows,) n, candidates of a uniform prior: κ = 1/n.
+        kappa: (rows,) κ instead.
         noise_multiplier, steps, sampling_rate: (rows,) arrays.
         method: one that does not sample.
         accuracy: for ``pld``.
@@ -187,7 +189,8 @@ def success_bound_of_rows(
     columns = np.broadcast_arrays(noise_multiplier, steps, sampling_rate)
     mechanisms = np.column_stack([np.ravel(column) for column in columns])
     distinct, inverse = np.unique(mechanisms, axis=0, return_inverse=True)
-    kappa = 1 / np.broadcast_to(np.asarray(prior_size, float), (len(mechanisms),))
+    kappa = 1 / np.asarray(prior_size, float) if kappa is None else np.asarray(kappa)
+    kappa = np.broadcast_to(kappa, (len(mechanisms),))
     bounds = np.empty(len(mechanisms))
     for number, (sigma, t, rate) in enumerate(distinct.tolist()):
         rows = np.ravel(inverse) == number

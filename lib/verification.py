@@ -41,6 +41,7 @@ RECIPES = {
 DERIVED = {
     "one_run_audit.verdicts": "lib.one_run_audit",
     "one_run_theory.verdicts": "lib.one_run_theory",
+    "reconstruction_sweep.verdicts": "lib.reconstruction_sweep",
 }
 # A claim's first column must not exceed its second.
 CLAIMS = {"lower_bound": "truth", "attack": "bound"}

@@ -37,7 +37,8 @@ class Session:
         else:
             p.device = _device(p.device)
             self.package = results.Draft(name, p.results_version, folder)
-            self.dataset = data.load(p.dataset, paths.ROOT / p.data_dir)
+            self.dataset = self._load(p.dataset)
+        self._others: dict[str, data.Dataset] = {}
 
     def table(
         self,
@@ -45,7 +46,7 @@ class Session:
         cell: Callable,
         cells: Callable[[Session], list[dict]],
         *,
-        uses_data: bool = False,
+        uses_data: bool | str = False,
     ) -> pd.DataFrame:
         """Compute a table cell by cell (what is cached is not computed again) and write its CSV.
 
@@ -53,7 +54,7 @@ class Session:
             name: of the table.
             cell: the study's function of one cell, as in :func:`lib.sweep.run`.
             cells: lists the cells, from the session's parameters, dataset and earlier tables.
-            uses_data: whether the rows depend on the dataset.
+            uses_data: whether the rows depend on the dataset; or the name of another dataset.
 
         Returns:
             The table, as read from its CSV.
@@ -64,7 +65,7 @@ class Session:
             cell,
             cells(self),
             seed=self.p.seed,
-            dataset=self.dataset if uses_data else None,
+            dataset=self._data(uses_data),
             n_jobs=self.p.n_jobs,
             scheduler=self.p.scheduler,
             description=name,
@@ -97,10 +98,27 @@ class Session:
             parameters=vars(self.p),
             profile=self.p.profile,
             seed=self.p.seed,
-            dataset=self.dataset.provenance,
+            dataset=self._provenance(),
             papers=self.study.PAPERS,
             wall_time_s=round(time.monotonic() - self._started, 1),
         )
+
+    def _load(self, name: str) -> data.Dataset:
+        return data.load(name, paths.ROOT / self.p.data_dir)
+
+    def _data(self, which: bool | str) -> data.Dataset | None:
+        """The run's dataset, another one by its name, or none."""
+        if which is False:
+            return None
+        if which is True or which == self.dataset.name:
+            return self.dataset
+        if which not in self._others:
+            self._others[which] = self._load(which)
+        return self._others[which]
+
+    def _provenance(self) -> dict:
+        others = [other.provenance for other in self._others.values()]
+        return self.dataset.provenance | ({"others": others} if others else {})
 
     def _read(self, name: str) -> pd.DataFrame:
         if name not in self.package.tables:

@@ -1,16 +1,12 @@
 """Study 01: its cells, its comparison with the paper, its notebook's parameters."""
 
-import ast
-import csv
 import json
-import shutil
 from types import SimpleNamespace
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
+from study_notebook import check_profile, checked, declared, forge, profile, run
 
 from lib import canaries, data, figures, parameters, paths, results, sweep, verification, workbook
 from lib import one_run_audit as study
@@ -21,7 +17,6 @@ from lib import one_run_procedures as procedures
 from lib import one_run_sweeps as sweeps
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
-from lib.verification import checksum
 
 PROFILES = ("smoke", "cpu", "paper")
 AUDIT_FIGURES = ("bounds", "scores")  # the others have tests of their own
@@ -57,25 +52,6 @@ TINY = {
     "fault_wrong_runs": 1,
     "fault_pairs": 1,
 }
-
-
-def declared():
-    """The values in the notebook's parameters cell."""
-    notebook = nbformat.read(paths.NOTEBOOKS / f"{study.NOTEBOOK}.ipynb", as_version=4)
-    (cell,) = [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
-    return {
-        statement.targets[0].id: ast.literal_eval(statement.value)
-        for statement in ast.parse(cell.source).body
-    }
-
-
-def profile(name):
-    text = (paths.NOTEBOOKS / "profiles" / name / f"{study.NOTEBOOK}.yaml").read_text()
-    return yaml.safe_load(text)
-
-
-def checked(**changes):
-    return parameters.check(declared() | changes, study.PARAMETERS, rules=study.RULES)
 
 
 def plan(**changes):
@@ -122,7 +98,7 @@ def test_ceiling_is_what_an_independent_simulation_found():
 
 
 def test_one_training_run_is_audited_with_each_score():
-    p = checked(**TINY, all_n_runs=0)
+    p = checked(study, **TINY, all_n_runs=0)
     session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
     plans = [row for cell in white_box.plan_cells(session) for row in [plan(**cell)]]
     session.tables["plans"] = pd.DataFrame(plans)
@@ -219,21 +195,16 @@ def test_figures_show_what_the_tables_hold(tmp_path):
 
 
 def test_notebook_declares_exactly_the_parameters():
-    assert declared().keys() == study.PARAMETERS.keys()
+    assert declared(study).keys() == study.PARAMETERS.keys()
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_profiles_hold_values_that_need_no_conversion(name):
-    values = profile(name)
-    p = vars(checked(**values))
-    for parameter, value in values.items():
-        assert type(p[parameter]) is type(value), parameter
-        assert p[parameter] == value
-    assert p["profile"] == name
+    check_profile(study, name)
 
 
 def test_smoke_profile_is_what_the_notebook_declares():
-    assert declared() | profile("smoke") == declared()
+    assert declared(study) | profile(study, "smoke") == declared(study)
 
 
 CHANGES = {
@@ -322,7 +293,9 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
     if not study.PARAMETERS[name].changes_results or name in ("seed", "dataset"):
         assert name in parameters.SHARED  # seed and dataset are part of every cell's key
         return
-    assert all_cells(checked(**TINY)) != all_cells(checked(**TINY | {name: CHANGES[name]}))
+    assert all_cells(checked(study, **TINY)) != all_cells(
+        checked(study, **TINY | {name: CHANGES[name]})
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,50 +318,26 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
 )
 def test_bad_parameters_are_refused_by_name(changes, words):
     with pytest.raises(WorkbookError, match=words):
-        checked(**TINY | changes)
+        checked(study, **TINY | changes)
 
 
 def test_more_canaries_than_parameters_are_refused_before_any_work():
     session = SimpleNamespace(
-        p=checked(**TINY | {"n_canaries": 60_000}), dataset=data.load("mnist5k")
+        p=checked(study, **TINY | {"n_canaries": 60_000}), dataset=data.load("mnist5k")
     )
     with pytest.raises(WorkbookError, match="n_canaries = 60000; allowed: at most 56394"):
         white_box.plan_cells(session)
 
 
 def test_more_training_images_than_there_are():
-    session = SimpleNamespace(p=checked(**TINY | {"n_train": 4001}), dataset=data.load("mnist5k"))
+    session = SimpleNamespace(
+        p=checked(study, **TINY | {"n_train": 4001}), dataset=data.load("mnist5k")
+    )
     with pytest.raises(WorkbookError, match="n_train = 4001; allowed: at most 4000"):
         white_box.plan_cells(session)
 
 
 # ------------------------------------------------------------------------------ the whole run
-
-
-def run(**values):
-    """Run the notebook's code with these parameters, and give the study's session."""
-    notebook = nbformat.read(paths.NOTEBOOKS / f"{study.NOTEBOOK}.ipynb", as_version=4)
-    namespace = {"__name__": "notebook"} | declared() | values
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
-            exec(cell.source, namespace)
-    return namespace["session"]
-
-
-def forge(package, copy, table, column, value):
-    """A copy with one number of the first row changed, size and hash to match."""
-    shutil.copytree(package, copy)
-    with (copy / f"{table}.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
-    rows[1][rows[0].index(column)] = value
-    with (copy / f"{table}.csv").open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-    content = (copy / f"{table}.csv").read_bytes()
-    descriptor = json.loads((copy / "datapackage.json").read_text())
-    (resource,) = [each for each in descriptor["resources"] if each["name"] == table]
-    resource |= {"bytes": len(content), "hash": checksum(content)}
-    (copy / "datapackage.json").write_text(json.dumps(descriptor))
-    return copy
 
 
 FORGERIES = [
@@ -430,8 +379,8 @@ def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeyp
         "all_sampling_rate": 0.05,
         "epsilons": [8.0],
     }
-    values = profile(name) | sizes
-    run(**values)
+    values = profile(study, name) | sizes
+    run(study, **values)
     package = tmp_path / "one_run_audit" / "local"
     assert results.verify(package) == []
     assert set(study.TABLES) == {file.stem for file in package.glob("*.csv")}
@@ -439,7 +388,7 @@ def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeyp
     if name == "smoke":
         check_forgeries(package, tmp_path)
     before = {file.name: file.read_bytes() for file in package.iterdir()}
-    again = run(**values | {"figures_only": True, "seed": 5})
+    again = run(study, **values | {"figures_only": True, "seed": 5})
     assert again.p.seed == 0
     for figure in study.FIGURES:
         assert again.figure(figure).data == before[f"{figure}.png"]

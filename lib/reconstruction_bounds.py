@@ -1,0 +1,552 @@
+"""Study 02, the bounds: how likely any attack can name the one of n that was trained on.
+
+Hayes, Mahloujifar, Balle, arXiv:2302.07225. Nothing is trained here. The bound over sampling rates
+at constant ε, over ε, steps and prior sizes, next to its rivals; the ways to estimate it next to
+each other; and priors that are not a shortlist, on real images (their Appendix L).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as MatplotlibFigure
+
+from lib import audited_run, figures
+from lib.one_run_tables import MECHANISM_FIELDS, verdict_row
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.tables import Field, Table
+
+# Figure 5 of the paper: ε = 4, T = 100, n = 10.
+FIGURE_5 = {"epsilon": 4.0, "steps": 100, "prior_size": 10}
+PAPER_BOUNDS = {0.01: 0.20, 0.99: 0.35}
+PAPER_ROUNDING = 0.01
+RIVALS = ("renyi", "epsilon_delta", "fano", "renyi_fano")
+METHOD_LABELS = {
+    "pld": "privacy-loss distribution (ours)",
+    "gaussian": "closed form",
+    "renyi": "Rényi (Balle et al. 2022)",
+    "epsilon_delta": "κ·exp(ε) + δ",
+    "fano": "Fano (Guo et al. 2022)",
+    "renyi_fano": "Rényi–Fano",
+    "monte_carlo": "Algorithm 1 of the paper",
+    "target_side": "samples of both sides (ours)",
+}
+# The paper's Appendix I: a prior uniform over all images of 32 × 32 pixels in three colours.
+TINY_LOG_KAPPA = -3072 * math.log(256)
+
+PARAMETERS = {
+    "delta": Parameter("float", "δ of every mechanism", minimum=1e-14, below=1),
+    "steps": Parameter("int", "steps T of every mechanism but where they vary", minimum=1),
+    "n_bound_rates": Parameter("int", "sampling rates of the bound from 0.01 to 0.99", minimum=2),
+    "bound_epsilons": Parameter("floats", "theoretical ε to try", above=0, maximum=100),
+    "bound_steps": Parameter("ints", "steps T to try", minimum=1),
+    "bound_sampling_rates": Parameter("floats", "sampling rates to try", above=0, maximum=1),
+    "bound_prior_sizes": Parameter("ints", "candidates n to try", minimum=2),
+    "estimator_n_samples": Parameter("ints", "samples of the estimators that sample", minimum=100),
+    "estimator_repetitions": Parameter("int", "how often each is repeated", minimum=2),
+    "prior_n_images": Parameter("int", "images that stand for a prior", minimum=4),
+    "prior_radii": Parameter(
+        "floats", "ℓ₂ distances within which an image counts as named", minimum=0
+    ),
+    "second_prior_radii": Parameter("floats", "the same on the second dataset", minimum=0),
+}
+RULES = ()
+
+
+# ------------------------------------------------------------------------------------ cells
+
+
+def bounds(cell: dict, streams, dataset: None) -> list[dict]:
+    """The bound for every prior size by every method that does not sample; one mechanism."""
+    from lib import reconstruction
+
+    settled = cell | audited_run.settle_noise(cell)
+    mechanism = _mechanism_of(settled)
+    methods = [name for name in cell["methods"] if name != "gaussian" or cell["sampling_rate"] == 1]
+    kappas = 1 / np.array(cell["prior_sizes"])
+    values = {
+        name: reconstruction.success_bound(kappa=kappas, method=name, **mechanism)
+        for name in methods
+    }
+    return [
+        audited_run.mechanism_row(settled)
+        | {"method": name, "prior_size": n, "bound": float(values[name][i])}
+        for name in methods
+        for i, n in enumerate(cell["prior_sizes"])
+    ]
+
+
+def estimator(cell: dict, streams, dataset: None) -> list[dict]:
+    """One method that samples, again and again, at one number of samples."""
+    from lib import reconstruction
+
+    settled = cell | audited_run.settle_noise(cell)
+    mechanism = _mechanism_of(settled)
+    kappa = 1 / cell["prior_size"]
+    exact = reconstruction.success_interval(kappa=kappa, **mechanism)
+    rows = []
+    for repetition in range(cell["repetitions"]):
+        found = reconstruction.success_interval(
+            kappa=kappa,
+            method=cell["method"],
+            n_samples=cell["n_samples"],
+            rng=streams.generator(f"repetition {repetition}"),
+            **mechanism,
+        )
+        rows.append(
+            audited_run.mechanism_row(settled)
+            | {
+                "method": cell["method"],
+                "prior_size": cell["prior_size"],
+                "n_samples": cell["n_samples"],
+                "repetition": repetition,
+                "estimate": float(found.value),
+                "low": float(found.lower),
+                "high": float(found.upper),
+                "bound": float(exact.value),
+                "bound_low": float(exact.lower),
+            }
+        )
+    return rows
+
+
+def prior(cell: dict, streams, dataset) -> list[dict]:
+    """κ of the images' own distribution, and the bound that follows; one row a radius and ε.
+
+    The bound is taken at the upper end of κ's interval, so that it holds at its confidence.
+    """
+    from lib import reconstruction
+
+    order = streams.generator("images").permutation(len(dataset.train_images))
+    images = dataset.train_images[order[: cell["n_images"]]]
+    samples = images.reshape(len(images), -1) / 255.0
+    settled = cell | audited_run.settle_noise(cell)
+    rows = []
+    for radius in cell["radii"]:
+        kappa = reconstruction.prior_mass(samples, radius=radius)
+        bound = reconstruction.success_bound(kappa=float(kappa.upper), **_mechanism_of(settled))
+        rows.append(
+            audited_run.mechanism_row(settled)
+            | {
+                "radius": radius,
+                "n_images": len(images),
+                "kappa": float(kappa.value),
+                "kappa_low": float(kappa.lower),
+                "kappa_high": float(kappa.upper),
+                "bound": float(bound),
+            }
+        )
+    return rows
+
+
+def tiny_prior(cell: dict, streams, dataset: None) -> list[dict]:
+    """The bound for a prior so wide that κ is no floating-point number."""
+    from lib import reconstruction
+
+    settled = cell | audited_run.settle_noise(cell)
+    bound = reconstruction.success_bound(log_kappa=cell["log_kappa"], **_mechanism_of(settled))
+    return [
+        audited_run.mechanism_row(settled) | {"log_kappa": cell["log_kappa"], "bound": float(bound)}
+    ]
+
+
+def _mechanism_of(settled: dict) -> dict:
+    return {name: settled[name] for name in ("noise_multiplier", "steps", "sampling_rate")}
+
+
+# --------------------------------------------------------------------- from parameters to cells
+
+
+def figure_5_cells(session) -> list[dict]:
+    """The bound over sampling rates at the setting of the paper's Figure 5."""
+    rates = np.linspace(0.01, 0.99, session.p.n_bound_rates).round(4)
+    return [
+        _cell(session.p, FIGURE_5["epsilon"], rate, FIGURE_5["steps"])
+        | {"methods": ["pld"], "prior_sizes": [FIGURE_5["prior_size"]]}
+        for rate in rates.tolist()
+    ]
+
+
+def bound_cells(session) -> list[dict]:
+    """Every ε and every T at every sampling rate, for all prior sizes, by all methods."""
+    p = session.p
+    points = [(epsilon, rate, p.steps) for epsilon in p.bound_epsilons for rate in _rates(p)]
+    points += [(_middle(p.bound_epsilons), rate, t) for t in p.bound_steps for rate in _rates(p)]
+    options = {"methods": ["pld", "gaussian", *RIVALS], "prior_sizes": p.bound_prior_sizes}
+    return [_cell(p, *point) | options for point in dict.fromkeys(points)]
+
+
+def estimator_cells(session) -> list[dict]:
+    """Both methods that sample, at each number of samples and sampling rate."""
+    p = session.p
+    return [
+        _cell(p, _middle(p.bound_epsilons), rate, p.steps)
+        | {"method": method, "n_samples": n, "prior_size": FIGURE_5["prior_size"]}
+        | {"repetitions": p.estimator_repetitions}
+        for rate in _rates(p)
+        for method in ("monte_carlo", "target_side")
+        for n in p.estimator_n_samples
+    ]
+
+
+def prior_cells(session) -> list[dict]:
+    """One cell for each ε, full batches."""
+    return _prior_cells(session.p, session.p.prior_radii)
+
+
+def second_prior_cells(session) -> list[dict]:
+    """The same for the second dataset."""
+    return _prior_cells(session.p, session.p.second_prior_radii)
+
+
+def _prior_cells(p, radii: list[float]) -> list[dict]:
+    return [
+        _cell(p, epsilon, 1.0, p.steps) | {"n_images": p.prior_n_images, "radii": radii}
+        for epsilon in p.bound_epsilons
+    ]
+
+
+def tiny_prior_cells(session) -> list[dict]:
+    """One cell for each ε, full batches."""
+    p = session.p
+    return [
+        _cell(p, epsilon, 1.0, p.steps) | {"log_kappa": TINY_LOG_KAPPA}
+        for epsilon in p.bound_epsilons
+    ]
+
+
+def _rates(p) -> list[float]:
+    return list(p.bound_sampling_rates)
+
+
+def _middle(values: list) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _cell(p, epsilon: float, sampling_rate: float, steps: int) -> dict:
+    return {
+        "epsilon": epsilon,
+        "delta": p.delta,
+        "sampling_rate": sampling_rate,
+        "steps": steps,
+    }
+
+
+# ------------------------------------------------------------------------------------ tables
+
+PRIOR_SIZE = Field("prior_size", "integer", "", "candidates n of a uniform prior", minimum=2)
+METHOD = Field("method", "string", "", "how the bound was computed")
+
+
+def bound_field(
+    prior: str = "prior_size",
+    *,
+    meaning: str = "upper bound on the chance that any attack names the target",
+    **more_columns: str,
+) -> Field:
+    """The bound of a row, recomputed from the row's mechanism and prior.
+
+    Args:
+        prior: the column with the prior, n or κ.
+        meaning: of the column.
+        more_columns: further arguments of the recipe, and where they stand.
+    """
+    argument = "prior_size" if prior == "prior_size" else "kappa"
+    columns = {name: name for name in ("noise_multiplier", "steps", "sampling_rate")}
+    return Field(
+        "bound",
+        "number",
+        "",
+        meaning,
+        minimum=0,
+        maximum=1,
+        recipe={
+            "function": "reconstruction.success_bound_of_rows",
+            "columns": {argument: prior} | columns | more_columns,
+        },
+    )
+
+
+def _prior_table(of_what: str) -> Table:
+    return Table(
+        fields=(
+            *MECHANISM_FIELDS,
+            Field("radius", "number", "", "ℓ₂ distance, pixels in [0, 1]", minimum=0),
+            Field("n_images", "integer", "", "images that stand for the prior", minimum=2),
+            Field("kappa", "number", "", "estimate of κ, the best blind guess", minimum=0),
+            Field("kappa_low", "number", "", "lower end of its 95 % interval", minimum=0),
+            Field("kappa_high", "number", "", "upper end of its 95 % interval", minimum=0),
+            bound_field("kappa_high", meaning="bound at κ's upper end"),
+        ),
+        key=("epsilon", "radius"),
+        meaning=f"what the distribution of the {of_what}'s images gives away within a distance",
+    )
+
+
+_BOUND_FIELDS = (*MECHANISM_FIELDS, METHOD, PRIOR_SIZE, bound_field(method="method"))
+
+TABLES = {
+    "figure_5": Table(
+        fields=_BOUND_FIELDS,
+        key=("sampling_rate",),
+        meaning="the bound at one sampling rate, noise tuned to the same ε",
+    ),
+    "bounds": Table(
+        fields=_BOUND_FIELDS,
+        key=("epsilon", "sampling_rate", "steps", "method", "prior_size"),
+        meaning="one bound by one method",
+    ),
+    "estimators": Table(
+        fields=(
+            *MECHANISM_FIELDS,
+            METHOD,
+            PRIOR_SIZE,
+            Field("n_samples", "integer", "", "samples", minimum=1),
+            Field("repetition", "integer", "", "number of the repetition", minimum=0),
+            Field("estimate", "number", "", "estimate of the bound", minimum=0),
+            Field("low", "number", "", "lower end of its own 95 % interval", minimum=0),
+            Field("high", "number", "", "upper end of its own 95 % interval", minimum=0),
+            bound_field(),
+            Field("bound_low", "number", "", "what the exact value is at least", minimum=0),
+        ),
+        key=("sampling_rate", "method", "n_samples", "repetition"),
+        meaning="one estimate of the bound from samples, beside the exact value",
+    ),
+    "priors": _prior_table("dataset"),
+    "priors_second": _prior_table("second dataset"),
+    "tiny_priors": Table(
+        fields=(
+            *MECHANISM_FIELDS,
+            Field("log_kappa", "number", "", "natural logarithm of κ"),
+            Field("bound", "number", "", "bound, from above", minimum=0, maximum=1),
+        ),
+        key=("epsilon",),
+        meaning="a prior uniform over all images",
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------- verdicts
+
+
+def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Ours and the rivals' bounds for ten candidates, by ε and sampling rate."""
+    rows = tables["bounds"]
+    steps = rows["steps"].iloc[0]
+    n = min(rows["prior_size"].unique(), key=lambda size: abs(size - FIGURE_5["prior_size"]))
+    shown = rows[(rows["prior_size"] == n) & (rows["steps"] == steps)]
+    wide = shown.pivot_table(index=["epsilon", "sampling_rate"], columns="method", values="bound")
+    names = [name for name in METHOD_LABELS if name in wide.columns]
+    wide = wide[names].reset_index()
+    return wide.rename(columns={"epsilon": "ε", "sampling_rate": "q"} | METHOD_LABELS)
+
+
+def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """The paper's two bounds, whether q and T matter, rivals, and its estimator."""
+    rows = [_paper_verdict(rate, paper, tables["figure_5"]) for rate, paper in PAPER_BOUNDS.items()]
+    rows.append(_rising_verdict(tables["figure_5"]))
+    rows += [_rival_verdict(name, tables["bounds"]) for name in RIVALS]
+    rows += [
+        _estimator_verdict(method, of_method)
+        for method, of_method in tables["estimators"].groupby("method", sort=False)
+    ]
+    return [row for row in rows if row is not None]
+
+
+def _paper_verdict(rate: float, paper: float, over_q: pd.DataFrame) -> dict | None:
+    at = over_q[over_q["sampling_rate"] == rate]
+    if at.empty:
+        return None
+    ours = float(at["bound"].iloc[0])
+    return verdict_row(
+        f"bound at ε = 4, q = {rate:g} (Figure 5)",
+        f"{paper:g}",
+        (ours, ours, ours),
+        "agrees"
+        if abs(ours - paper) <= PAPER_ROUNDING
+        else "differs: ours is " + ("tighter" if ours < paper else "looser"),
+        f"computed to 5e-4 from above; the paper's is sampled and read off a figure to ± "
+        f"{PAPER_ROUNDING:g}",
+    )
+
+
+def _rising_verdict(over_q: pd.DataFrame) -> dict:
+    in_order = over_q.sort_values("sampling_rate")["bound"].to_numpy()
+    least = float(np.diff(in_order).min())
+    return verdict_row(
+        "smallest step of the bound from one q to the next larger one, ε constant",
+        "rises with q",
+        (least, least, least),
+        "agrees" if least > -1e-4 else "differs: falls",
+        f"{in_order.size} values of q, from {in_order[0]:.3f} to {in_order[-1]:.3f}",
+    )
+
+
+def _rival_verdict(name: str, rows: pd.DataFrame) -> dict:
+    """Largest ratio of a rival's bound to ours, and whether it is ever below."""
+    keys = ["epsilon", "sampling_rate", "steps", "prior_size"]
+    ours = rows[rows["method"] == "pld"].set_index(keys)["bound"]
+    theirs = rows[rows["method"] == name].set_index(keys)["bound"]
+    ratio = (theirs / ours.reindex(theirs.index)).dropna()
+    largest = float(ratio.max())
+    never_below = ratio.min() >= 1 - 1e-3
+    return verdict_row(
+        f"largest ratio of the rival's bound to ours, {METHOD_LABELS[name]}",
+        "ours is never looser",
+        (largest, largest, largest),
+        "agrees" if never_below else "differs: it is tighter somewhere",
+        f"{len(ratio)} mechanisms and prior sizes; smallest ratio {ratio.min():.4f}",
+    )
+
+
+def _estimator_verdict(method: str, rows: pd.DataFrame) -> dict:
+    """How often an estimator's own 95 % interval covers the exact value."""
+    from lib import intervals
+
+    covered = int(((rows["low"] <= rows["bound"]) & (rows["high"] >= rows["bound_low"])).sum())
+    low, high = intervals.rate_interval(covered, len(rows))
+    return verdict_row(
+        f"95 % intervals that cover the exact bound, {METHOD_LABELS[method]}",
+        "0.95",
+        (covered / len(rows), low, high),
+        "below 95 %" if high < 0.95 else "at least 95 %" if low >= 0.95 else "not distinguishable",
+        f"{covered} of {len(rows)} estimates, all numbers of samples and sampling rates together",
+    )
+
+
+# ----------------------------------------------------------------------------------- figures
+
+
+def draw_rivals(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """Bounds over ε by method, and over prior sizes; a row for each sampling rate's ends."""
+    rows = tables["bounds"]
+    rates = sorted(rows["sampling_rate"].unique())
+    rates = [rates[-1], rates[0]] if len(rates) > 1 else rates
+    steps = rows["steps"].iloc[0]
+    figure, axes = figures.new_figure(1, len(rates) + 1, height=3.6)
+    n = min(rows["prior_size"].unique(), key=lambda size: abs(size - FIGURE_5["prior_size"]))
+    for ax, rate in zip(axes, rates, strict=False):
+        at = rows[(rows["sampling_rate"] == rate) & (rows["steps"] == steps)]
+        at = at[at["prior_size"] == n]
+        for i, name in enumerate(("pld", *RIVALS)):
+            of_method = at[at["method"] == name].sort_values("epsilon")
+            style = figures.series(i) | {"markerfacecolor": "none"}
+            ax.plot(of_method["epsilon"], of_method["bound"], label=METHOD_LABELS[name], **style)
+        ax.set_xscale("log")
+        ticks = sorted(at["epsilon"].unique())
+        ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        ax.set_xticks([], minor=True)
+        ax.set_ylim(0, 1.03)
+        ax.set_xlabel("theoretical ε (nats)")
+        ax.set_title(f"n = {n}, q = {rate:g}")
+    _draw_over_prior_sizes(axes[-1], rows[(rows["steps"] == steps) & (rows["method"] == "pld")])
+    axes[0].set_ylabel("bound on success")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_over_prior_sizes(ax, rows: pd.DataFrame) -> None:
+    """Our bound over the number of candidates at the middle ε, a line for each sampling rate."""
+    middle = _middle(list(rows["epsilon"].unique()))
+    rows = rows[rows["epsilon"] == middle].sort_values("prior_size")
+    greys = np.linspace(0.0, 0.6, rows["sampling_rate"].nunique())
+    for i, (rate, at) in enumerate(rows.groupby("sampling_rate")):
+        style = {"color": str(greys[i]), "linewidth": 1.1, "linestyle": figures.LINE_STYLES[i % 4]}
+        ax.plot(at["prior_size"], at["bound"], label=f"q = {rate:g}", **style)
+    sizes = np.array(sorted(rows["prior_size"].unique()))
+    ax.plot(sizes, 1 / sizes, color="grey", linewidth=1, linestyle=":", label="guessing")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlabel("candidates n")
+    ax.set_title(f"ours, ε = {middle:g}")
+    ax.legend(loc="lower left", fontsize=7)
+
+
+def draw_estimators(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """Error of the sampled estimates against the number of samples, one panel a sampling rate."""
+    rows = tables["estimators"]
+    rates = sorted(rows["sampling_rate"].unique())
+    figure, axes = figures.new_figure(1, len(rates), height=3.2, share_y=True)
+    for ax, rate in zip(np.atleast_1d(axes), rates, strict=True):
+        at = rows[rows["sampling_rate"] == rate]
+        for i, (method, of_method) in enumerate(at.groupby("method", sort=False)):
+            error = (of_method["estimate"] - of_method["bound"]).abs()
+            width = of_method["high"] - of_method["low"]
+            style = figures.series(i) | {"linestyle": "none", "markerfacecolor": "none"}
+            shift = 1.1 ** (2 * i - 1)
+            ax.plot(of_method["n_samples"] * shift, error, label=METHOD_LABELS[method], **style)
+            mean = width.groupby(of_method["n_samples"]).mean()
+            line = {"color": style["color"], "linewidth": 1, "linestyle": "--"}
+            ax.plot(mean.index, mean, label="width of its interval", **line)
+        exact = (at["bound"] - at["bound_low"]).max()
+        ax.axhline(exact, color=figures.BLACK, linewidth=1, label="error limit of ours")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_title(f"q = {rate:g}")
+        ax.set_xlabel("samples")
+    np.atleast_1d(axes)[0].set_ylabel("distance from the bound")
+    handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_priors(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """κ of both datasets with intervals, and the bound on the first, over the distance."""
+    figure, axes = figures.new_figure(1, 3, height=3.0, share_y=True)
+    for ax, name in zip(axes, ("priors", "priors_second"), strict=False):
+        rows = tables[name]
+        first = rows[rows["epsilon"] == rows["epsilon"].iloc[0]].sort_values("radius")
+        figures.band(ax, first["radius"], first["kappa_low"], first["kappa_high"], label="95 %")
+        ax.plot(first["radius"], first["kappa"], label="estimate", **figures.series(0))
+        dataset = {"priors": "dataset", "priors_second": "second dataset"}[name]
+        ax.set_title(f"{dataset}, {first['n_images'].iloc[0]:,} images")
+        ax.legend(loc="upper left")
+    axes[0].set_ylabel("κ, the best blind guess")
+    rows = tables["priors"].sort_values("radius")
+    for i, (epsilon, at) in enumerate(rows.groupby("epsilon")):
+        style = figures.series(i) | {"markerfacecolor": "none"}
+        axes[2].plot(at["radius"], at["bound"], label=f"ε = {epsilon:g}", **style)
+    axes[2].set_ylabel("bound on success")
+    axes[2].set_title(f"dataset, q = 1, T = {rows['steps'].iloc[0]}")
+    axes[2].legend(loc="lower right")
+    for ax in axes:
+        ax.set_xlabel("ℓ₂ distance that counts")
+        ax.set_ylim(0, 1.03)
+    return figure
+
+
+FIGURES = {
+    "rivals": Figure(
+        draw_rivals,
+        tables=("bounds",),
+        title="Bound against bound",
+        alternative_text=(
+            "Upper bounds on the chance of naming the target over ε, by five methods, for full "
+            "batches and for the smallest sampling rate; and ours over the number of candidates, "
+            "one line a sampling rate, above guessing."
+        ),
+    ),
+    "estimators": Figure(
+        draw_estimators,
+        tables=("estimators",),
+        title="Ways to the same number",
+        alternative_text=(
+            "Distance of two sampling estimators from the exact bound against their number of "
+            "samples, with the width of their intervals dashed and the error limit of the exact "
+            "computation as a line; one panel a sampling rate."
+        ),
+    ),
+    "priors": Figure(
+        draw_priors,
+        tables=("priors", "priors_second"),
+        title="When a close image counts",
+        alternative_text=(
+            "Best blind guess about an image, with its interval, over the distance that counts as "
+            "named, for two datasets; on the right the bound that follows for each ε on the first."
+        ),
+    ),
+}

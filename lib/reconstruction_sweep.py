@@ -1,0 +1,47 @@
+"""Study 02: how likely DP-SGD betrays which of n candidates it was trained on.
+
+Hayes, Mahloujifar, Balle, *Bounding Training Data Reconstruction in DP-SGD*, arXiv:2302.07225. The
+study is made of parts, each a module with cells, tables, figures and verdicts of its own; this one
+puts them together under the names that the notebook, ``run`` and ``verify`` know.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lib import reconstruction_attacks, reconstruction_bounds
+from lib.one_run_tables import VERDICT_FIELDS
+from lib.parameters import SHARED
+from lib.tables import Table
+
+TITLE = "Reconstruction from DP-SGD: bound against attack"
+NOTEBOOK = "02_reconstruction_sweep"
+PAPERS = (
+    {
+        "title": "Bounding Training Data Reconstruction in DP-SGD",
+        "authors": "Jamie Hayes, Saeed Mahloujifar, Borja Balle",
+        "arxiv": "2302.07225",
+    },
+)
+# In the order of the notebook.
+PARTS = (reconstruction_bounds, reconstruction_attacks)
+PARAMETERS = SHARED | {
+    name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
+}
+RULES = tuple(rule for part in PARTS for rule in part.RULES)
+
+
+def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """Every claim of the paper that was tried; the rows of table ``verdicts``."""
+    return [row for part in PARTS for row in part.verdicts(tables)]
+
+
+TABLES = {name: table for part in PARTS for name, table in part.TABLES.items()} | {
+    "verdicts": Table(
+        fields=VERDICT_FIELDS,
+        key=("claim",),
+        meaning="one claim of the paper against this run",
+        derived="reconstruction_sweep.verdicts",
+    )
+}
+FIGURES = {name: figure for part in PARTS for name, figure in part.FIGURES.items()}
