@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -316,8 +317,13 @@ def test_interrupt_ends_the_notebook_too_and_leaves_nothing(tiny, caplog, monkey
         "os.kill(os.getppid(), signal.SIGINT)\ntime.sleep(60)"
     )
     path = write_notebook(tiny / "x.ipynb", source)
-    with pytest.raises(KeyboardInterrupt):
-        notebooks.run(path, {}, kept_if_failed=tiny / "failed.ipynb")
+    # What was started in the background ignores the signal until it is told otherwise.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            notebooks.run(path, {}, kept_if_failed=tiny / "failed.ipynb")
+    finally:
+        signal.signal(signal.SIGINT, before)
     gc.collect()
     assert "never retrieved" not in caplog.text
     with pytest.raises(ProcessLookupError):
