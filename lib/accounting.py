@@ -154,6 +154,46 @@ def noise_multiplier(
     return math.exp(log_noise)
 
 
+def gaussian_noise_multiplier(*, epsilon: float, delta: float, steps: int) -> float:
+    """Noise multiplier of full batches (q = 1) for any ε, by the exact formula.
+
+    Together, T full-batch releases are one Gaussian release with σ/√T (arXiv:1805.06530, Theorem
+    8). Where :func:`noise_multiplier` can answer too, both agree to its tolerance.
+
+    Args:
+        epsilon: target ε > 0; no upper limit.
+        delta: δ in (0, 1).
+        steps: T ≥ 1.
+
+    Raises:
+        WorkbookError: for a value out of range.
+    """
+    _check(delta, 1.0, steps, "add_remove")
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise WorkbookError(f"epsilon = {epsilon}; allowed: a finite number greater than 0")
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * math.sqrt(steps)
+
+
+def gaussian_epsilon_of_rows(
+    *, noise_multiplier: np.ndarray, delta: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """ε of full batches (q = 1) for each row of a table, by the exact formula.
+
+    Args:
+        noise_multiplier, delta, steps: (n,) arrays, as in :func:`gaussian_noise_multiplier`.
+
+    Returns:
+        (n,) floats.
+    """
+    rows = np.column_stack([noise_multiplier, delta, steps])
+    distinct, inverse = np.unique(rows, axis=0, return_inverse=True)
+    values = [
+        float(dp_accounting.get_epsilon_gaussian(sigma / math.sqrt(steps), delta))
+        for sigma, delta, steps in distinct.tolist()
+    ]
+    return np.array(values)[inverse]
+
+
 @functools.cache
 def _epsilon(sigma, delta, sampling_rate, steps, neighboring, interval) -> float:
     event = dp_accounting.GaussianDpEvent(sigma)

@@ -511,6 +511,7 @@ def train(
     sequence: np.random.SeedSequence,
     activation: str = "relu",
     basis: str = "span",
+    initial: np.ndarray | None = None,
     runs_at_once: int = RUNS_AT_ONCE,
     on_release: Callable[[Release], None] | None = None,
 ) -> Training:
@@ -553,6 +554,8 @@ def train(
         activation: a name in ``ACTIVATIONS``.
         basis: a name in ``BASES``; ``span`` is quicker, and the same as ``inputs`` where known
             points and candidates are as many as the inputs.
+        initial: (d,) weights that every run starts from, as in :class:`Release`, with the basis
+            ``inputs``; by default each run draws its own.
         runs_at_once: bounds the memory. Draws do not depend on it; sums may in their last digits.
         on_release: called with each step's :class:`Release`.
 
@@ -586,7 +589,13 @@ def train(
         shapes=((hidden_units, known_inputs.shape[1]), (n_classes, hidden_units + 1)),
         activation=activation,
     )
-    world = _World(points, _points(known_inputs, points.targets[:, known]), directions, setting)
+    world = _World(
+        points,
+        _points(known_inputs, points.targets[:, known]),
+        directions,
+        setting,
+        _checked_initial(initial, basis, setting),
+    )
     found = np.empty((3, n_runs, setting.steps, prior_size), points.inputs.dtype)
     places, accuracy = np.empty(n_runs, dtype=int), np.empty(n_runs)
     for rows in _blocks(n_runs, 1, runs_at_once):
@@ -602,6 +611,27 @@ def train(
                 )
         accuracy[rows] = _accuracy(runs.parameters, world)
     return Training(View(found[0], found[1], places), found[2], accuracy)
+
+
+def initial_weights(
+    shapes: tuple[tuple[int, int], tuple[int, int]], rng: np.random.Generator, n_inputs: int
+) -> np.ndarray:
+    """Weights of both layers: normal, of the variance of torch's, a third over a layer's inputs.
+
+    Args:
+        shapes: (units, inputs + 1 or what their basis has) and (classes, units + 1).
+        rng: source of randomness.
+        n_inputs: of the network, without the bias.
+
+    Returns:
+        (d,) weights, flattened as in :class:`Release`.
+    """
+    scales = [(3 * n) ** -0.5 for n in (n_inputs, shapes[1][1] - 1)]
+    weights = [
+        rng.standard_normal(shape).ravel() * scale
+        for shape, scale in zip(shapes, scales, strict=True)
+    ]
+    return np.concatenate(weights)
 
 
 @dataclass(frozen=True)
@@ -635,6 +665,7 @@ class _World:
     known: _Points  # in the basis that is used
     directions: np.ndarray | None  # (inputs + 1, known) orthonormal columns; None: as given
     setting: _Setting
+    initial: np.ndarray | None  # (d,) weights; None: each run has its own
 
 
 @dataclass(frozen=True)
@@ -699,13 +730,10 @@ def _begin(rows: slice, candidates: np.ndarray, world: _World, sequence) -> _Run
         names = ("target", "initialisation", "batches")
         rngs = {name: np.random.default_rng(_stream(sequence, name, run)) for name in names}
         places.append(rngs["target"].integers(candidates.shape[1]))
-        # The variance of torch's initial weights, a third over the number of inputs, but normal.
-        scales = [(3 * n) ** -0.5 for n in (setting.n_inputs, setting.shapes[1][1] - 1)]
-        weights = [
-            rngs["initialisation"].standard_normal(shape).ravel() * scale
-            for shape, scale in zip(setting.shapes, scales, strict=True)
-        ]
-        parameters.append(np.concatenate(weights).astype(dtype))
+        weights = world.initial
+        if weights is None:
+            weights = initial_weights(setting.shapes, rngs["initialisation"], setting.n_inputs)
+        parameters.append(weights.astype(dtype))
         draws = rngs["batches"].random((setting.steps, len(world.known.inputs) + 1))
         members.append(draws < setting.sampling_rate)
         sources.append(np.random.SFC64(_stream(sequence, "noise", run)))
@@ -1017,6 +1045,21 @@ def _checked_indices(known, candidates, n_points: int) -> tuple[np.ndarray, np.n
             f"candidates hold point {both[0]}, which is known; allowed: points that are not known"
         )
     return known, candidates
+
+
+def _checked_initial(initial, basis: str, setting: _Setting) -> np.ndarray | None:
+    if initial is None:
+        return None
+    if basis != "inputs":
+        raise WorkbookError(f"initial with basis = {basis!r}; allowed: basis = 'inputs'")
+    initial = np.asarray(initial)
+    size = sum(math.prod(shape) for shape in setting.shapes)
+    if initial.shape != (size,) or not np.isfinite(initial).all():
+        raise WorkbookError(
+            f"initial of shape {initial.shape}; allowed: {size} finite numbers, the network's "
+            "weights"
+        )
+    return initial
 
 
 def _check_noise(noise_multiplier: float, *, zero_allowed: bool) -> None:

@@ -450,6 +450,28 @@ METHODS = {
 }
 
 
+def squared_error_bound(*, epsilon, diameter: float = 1.0) -> np.ndarray:
+    """Lower bound of Guo et al. 2022 (arXiv:2201.12383) on a reconstruction's mean squared error.
+
+    diameter²/(4(e^ε − 1)) a coordinate, the diameter being the range of a pixel. It is a statement
+    about *unbiased* attacks, at the worst point, and its ε is that of Rényi divergence of order 2.
+    Hayes et al. (arXiv:2302.07225) put the ε of (ε, δ) in its place, as is done here to compare.
+    An attack that knows that pixels are in [0, 1], or what images look like, is not unbiased:
+    always answering with one image has an error that no ε changes.
+
+    Args:
+        epsilon: ε > 0; numbers or arrays.
+        diameter: of a coordinate's range.
+
+    Returns:
+        Lower bounds; 0 where they are too small for a float.
+    """
+    epsilon = np.asarray(epsilon, dtype=float)
+    if not (epsilon > 0).all():
+        raise WorkbookError(f"epsilon = {epsilon}; allowed: numbers greater than 0")
+    return diameter**2 * np.exp(-epsilon) / (-4 * np.expm1(-epsilon))
+
+
 def prior_mass(samples: np.ndarray, *, radius: float, confidence: float = 0.95) -> Estimate:
     """κ from samples of the prior: the largest chance of any ball of this ℓ₂ radius.
 

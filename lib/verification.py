@@ -32,9 +32,11 @@ RECIPES = {
     "intervals.rate_lower": "lib.intervals",
     "intervals.rate_upper": "lib.intervals",
     "membership.area": "lib.membership",
+    "reconstruction.squared_error_bound": "lib.reconstruction",
     "reconstruction.success_bound_of_rows": "lib.reconstruction",
     "trade_off.smallest_unrefuted_epsilon": "lib.trade_off",
     "accounting.epsilon_of_rows": "lib.accounting",
+    "accounting.gaussian_epsilon_of_rows": "lib.accounting",
     "verification.total": "lib.verification",
 }
 # The functions that may make a whole table from the others.
