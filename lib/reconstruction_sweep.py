@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lib import reconstruction_attacks, reconstruction_bounds
+from lib import reconstruction_attacks, reconstruction_bounds, reconstruction_images
 from lib.one_run_tables import VERDICT_FIELDS
 from lib.parameters import SHARED
 from lib.tables import Table
@@ -24,7 +24,7 @@ PAPERS = (
     },
 )
 # In the order of the notebook.
-PARTS = (reconstruction_bounds, reconstruction_attacks)
+PARTS = (reconstruction_bounds, reconstruction_attacks, reconstruction_images)
 PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
 }

@@ -10,6 +10,7 @@ from study_notebook import check_profile, checked, declared, forge, profile, run
 from lib import data, parameters, paths, results, verification
 from lib import reconstruction_attacks as attacks
 from lib import reconstruction_bounds as bounds
+from lib import reconstruction_images as images
 from lib import reconstruction_sweep as study
 from lib.errors import WorkbookError
 
@@ -43,6 +44,11 @@ TINY = {
     "prior_sizes": [2],
     "exposed_sets": 2,
     "exposed_runs": 4,
+    "image_epsilons": [2.0, 1000.0],
+    "image_targets": 5,
+    "image_shadow_models": 20,
+    "image_known": 5,
+    "image_steps": 2,
 }
 CHANGES = {
     "delta": 1e-6,
@@ -73,6 +79,11 @@ CHANGES = {
     "prior_sizes": [3],
     "exposed_sets": 3,
     "exposed_runs": 6,
+    "image_epsilons": [3.0],
+    "image_targets": 6,
+    "image_shadow_models": 21,
+    "image_known": 6,
+    "image_steps": 3,
 }
 CELLS = (
     bounds.figure_5_cells,
@@ -86,6 +97,10 @@ CELLS = (
     attacks.network_cells,
     attacks.second_cells,
     attacks.exposed_cells,
+    images.reference_cells,
+    images.reconstruction_cells,
+    images.second_reference_cells,
+    images.second_reconstruction_cells,
 )
 
 
@@ -149,6 +164,18 @@ FORGERIES = [
     ("network", "bound", "0.9", "but reconstruction.success_bound_of_rows of its row gives"),
     ("priors", "bound", "0.0", "but reconstruction.success_bound_of_rows of its row gives"),
     ("bounds", "bound", "0.9", "but reconstruction.success_bound_of_rows of its row gives"),
+    (
+        "image_reconstructions",
+        "theoretical_epsilon",
+        "0.5",
+        "but accounting.gaussian_epsilon_of_rows of its row gives",
+    ),
+    (
+        "image_reconstructions",
+        "error_bound",
+        "0.5",
+        "but reconstruction.squared_error_bound of its row gives",
+    ),
     ("exposed", "success_low", "0.9", "but intervals.rate_at_least of its row gives"),
 ]
 
