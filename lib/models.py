@@ -79,7 +79,53 @@ def wide_resnet(image_shape: tuple[int, int, int], n_classes: int) -> nn.Module:
     return nn.Sequential(*layers, *head, nn.Linear(n_in, n_classes))
 
 
-NETWORKS = {"small_cnn": small_cnn, "wrn_16_4": wide_resnet}
+def conv_net(
+    image_shape: tuple[int, int, int], n_classes: int, *, width: int = 128
+) -> nn.Sequential:
+    """ConvNet of distribution matching: conv, instance norm, ReLU, average pool, three times.
+
+    Zhao and Bilen, arXiv:2110.04181, Section 4.1. Instance norm (group norm with one channel a
+    group) treats each image alone, so that private training may use the network too.
+
+    Args:
+        image_shape: (height, width, channels). A side that three halvings do not divide is padded
+            by the first convolution, 28 to 32 as in the authors' code.
+        n_classes: outputs.
+        width: channels of each block, at least 1; 128 in the paper.
+    """
+    if width < 1:
+        raise WorkbookError(f"width = {width}; allowed: at least 1")
+    sides = np.array(image_shape[:2])
+    padding = 1 + (-sides % 8 + 1) // 2
+    layers: list[nn.Module] = []
+    n_in = image_shape[2]
+    for i in range(3):
+        layers += [
+            nn.Conv2d(n_in, width, 3, padding=1 if i else tuple(padding.tolist())),
+            nn.GroupNorm(width, width),
+            nn.ReLU(),
+            nn.AvgPool2d(2),
+        ]
+        n_in = width
+    n_features = width * int(np.prod((sides + 2 * padding - 2) // 8))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(n_features, n_classes))
+
+
+def features(model: nn.Sequential, inputs: torch.Tensor) -> torch.Tensor:
+    """Flattened embedding before the classifier, which is the last layer of each network here.
+
+    Args:
+        model: from :func:`build`.
+        inputs: (n, channels, height, width).
+
+    Returns:
+        (n, features); gradients flow.
+    """
+    return model[:-1](inputs)
+
+
+NETWORKS = {"small_cnn": small_cnn, "wrn_16_4": wide_resnet, "conv_net": conv_net}
+WITH_WIDTH = ("conv_net",)
 
 
 def build(
@@ -87,7 +133,9 @@ def build(
     image_shape: tuple[int, int, int],
     n_classes: int,
     sequence: np.random.SeedSequence,
-) -> nn.Module:
+    *,
+    width: int | None = None,
+) -> nn.Sequential:
     """Make a freshly initialised network from its own stream; global generators stay untouched.
 
     Args:
@@ -95,15 +143,19 @@ def build(
         image_shape: (height, width, channels).
         n_classes: outputs.
         sequence: where the initial weights come from.
+        width: of a network in ``WITH_WIDTH``; None for its usual one.
 
     Raises:
-        WorkbookError: for an unknown name.
+        WorkbookError: for an unknown name, or a width that the network does not have.
     """
     if network not in NETWORKS:
         raise WorkbookError(f"network = {network!r}; allowed: {', '.join(NETWORKS)}")
+    if width is not None and network not in WITH_WIDTH:
+        raise WorkbookError(f"width = {width} with {network}; allowed: None, its width is fixed")
+    options = {} if width is None else {"width": width}
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator(sequence).get_state())
-        return NETWORKS[network](tuple(image_shape), n_classes)
+        return NETWORKS[network](tuple(image_shape), n_classes, **options)
 
 
 def generator(sequence: np.random.SeedSequence, device: str = "cpu") -> torch.Generator:

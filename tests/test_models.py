@@ -47,6 +47,35 @@ def test_sizes():
     assert size("small_cnn", (28, 28, 1)) == 56_394
     assert size("small_cnn", (32, 32, 3)) == 56_970
     assert size("wrn_16_4", (32, 32, 3)) == 2_748_890
+    assert size("conv_net", (32, 32, 3)) == 320_010
+    # First convolution and classifier, for one colour; the map before it is 4 × 4 in either case.
+    assert size("conv_net", (28, 28, 1)) == 320_010 - 2 * 9 * 128
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3), (9, 16, 2)])
+def test_conv_net_embeds_before_it_classifies(shape):
+    model = models.build("conv_net", shape, 5, np.random.SeedSequence(0), width=4)
+    images = torch.rand(
+        3, shape[2], *shape[:2], generator=models.generator(np.random.SeedSequence(1))
+    )
+    embedded = models.features(model, images)
+    assert embedded.shape == (3, 4 * {28: 16, 32: 16, 9: 4}[shape[0]])
+    assert torch.equal(model[-1](embedded), model(images))
+    # Instance norm: an image's embedding is its own, whatever stands beside it, ...
+    alone = torch.cat([models.features(model, image[None]) for image in images])
+    torch.testing.assert_close(alone, embedded)
+    # ... and each channel of the first block has mean 0 and variance 1 before its ReLU.
+    normed = model[:2](images)
+    torch.testing.assert_close(normed.mean((2, 3)), torch.zeros(3, 4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        normed.var((2, 3), correction=0), torch.ones(3, 4), atol=1e-2, rtol=0
+    )
+
+
+def test_width_where_there_is_none():
+    for network, width in (("small_cnn", 8), ("conv_net", 0)):
+        with pytest.raises(WorkbookError, match=f"width = {width}.*allowed"):
+            models.build(network, (32, 32, 3), 10, np.random.SeedSequence(0), width=width)
 
 
 def test_normalise_brings_bytes_to_plus_minus_one():
