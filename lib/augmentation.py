@@ -182,7 +182,7 @@ def apply(images: torch.Tensor, drawn: Draw, *, fill: float = 0.0) -> torch.Tens
 
     Args:
         images: (n, channels, height, width) floats.
-        drawn: n rows, on the images' device.
+        drawn: n rows.
         fill: what shows behind a border or in a hole: 0 is grey where pixels run from −1 to 1;
             digits stand on −1.
 
@@ -205,10 +205,13 @@ def apply(images: torch.Tensor, drawn: Draw, *, fill: float = 0.0) -> torch.Tens
     for active, step in zip(drawn.active.T, steps, strict=True):
         rows = active.nonzero()[:, 0]
         # Only where it is active: what is left alone stays exact, and costs nothing.
-        if len(rows) == len(images) > 0:
-            images = step(images, drawn)
-        elif len(rows) > 0:
-            images = images.index_copy(0, rows, step(images[rows], drawn.of(rows)))
+        if len(rows) == 0:
+            continue
+        here, rows = drawn.of(rows).to(images.device), rows.to(images.device)
+        if len(rows) == len(images):
+            images = step(images, here)
+        else:
+            images = images.index_copy(0, rows, step(images[rows], here))
     return images
 
 
