@@ -78,7 +78,7 @@ def condense(
         n_iterations: at least 0; 20,000 in the paper.
         initial: (classes · m, channels, height, width) images to start from, sorted by class, such
             as real ones; None for :func:`noise_images`.
-        learning_rate: above 0, of the images.
+        learning_rate: above 0, of the images; the loss is a sum over the features.
         momentum: in [0, 1).
         real_batch: real images of each class and iteration, without repetition; a class with no
             more than these is taken whole.
