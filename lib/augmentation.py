@@ -190,7 +190,7 @@ def apply(images: torch.Tensor, drawn: Draw, *, fill: float = 0.0) -> torch.Tens
         Images of the same shape; rows without an active operation keep their exact values.
 
     Raises:
-        WorkbookError: for as many draws as there are no images.
+        WorkbookError: for another number of draws than of images.
     """
     if len(images) != len(drawn):
         raise WorkbookError(f"{len(drawn)} draws for {len(images)} images; allowed: one each")
@@ -202,16 +202,18 @@ def apply(images: torch.Tensor, drawn: Draw, *, fill: float = 0.0) -> torch.Tens
         lambda x, d: scale(x, d.zoom, fill=fill),
         lambda x, d: rotate(x, d.angle, fill=fill),
     )
+    given = images
     for active, step in zip(drawn.active.T, steps, strict=True):
         rows = active.nonzero()[:, 0]
-        # Only where it is active: what is left alone stays exact, and costs nothing.
         if len(rows) == 0:
             continue
+        # Only where it is active: what is left alone stays exact, and costs nothing.
         here, rows = drawn.of(rows).to(images.device), rows.to(images.device)
         if len(rows) == len(images):
             images = step(images, here)
         else:
-            images = images.index_copy(0, rows, step(images[rows], here))
+            images = images.clone() if images is given else images
+            images.index_copy_(0, rows, step(images[rows], here))
     return images
 
 

@@ -26,6 +26,8 @@ PURPOSES = ("start", "extractors", "augmentation", "batches")
 # Images in one forward pass. On a processor, activations of more leave its cache: ConvNets of width
 # 16 to 128 take up to three times as long for an image at 128 as at 32.
 CHUNK = {"cpu": 32, "cuda": 2048}
+# Images augmented together, as that consists of many small operations; bounds memory.
+BLOCK = 2048
 
 
 @dataclass(frozen=True)
@@ -176,10 +178,13 @@ def class_means(
     shares = torch.nn.functional.one_hot(classes, n_classes).to(images.dtype)
     shares = (shares / shares.sum(0)).T.to(images.device)
     means = 0.0
-    for part in torch.arange(len(rows)).split(CHUNK[images.device.type]):
-        chosen = images[rows[part].to(images.device)]
-        shown = augmentation.apply(chosen, drawn.of(classes[part]), fill=fill)
-        means = means + shares[:, part.to(images.device)] @ features(shown)
+    chunk = CHUNK[images.device.type]
+    for block in torch.arange(len(rows)).split(BLOCK):
+        chosen = images[rows[block].to(images.device)]
+        shown = augmentation.apply(chosen, drawn.of(classes[block]), fill=fill)
+        shares_here = shares[:, block.to(images.device)]
+        for piece, share in zip(shown.split(chunk), shares_here.split(chunk, 1), strict=True):
+            means = means + share @ features(piece)
     return means
 
 

@@ -181,10 +181,11 @@ def test_global_states_are_left_alone():
 # ------------------------------------------------------------------------------- derivatives
 
 
-def test_gradients_are_those_of_finite_differences():
+@pytest.mark.parametrize("active", [torch.eye(6), torch.ones(6, 6) - torch.eye(6)])
+def test_gradients_are_those_of_finite_differences(active):
+    """Of each operation alone, and of all but each, one after another."""
     images = some_images(6, shape=(2, 4, 4)).requires_grad_()
-    active = torch.eye(6, dtype=torch.bool)
-    drawn = Draw(**{**vars(draw(6, seed=3)), "active": active})
+    drawn = Draw(**{**vars(draw(6, seed=3)), "active": active.bool()})
     assert torch.autograd.gradcheck(lambda x: augmentation.apply(x, drawn, fill=-1.0), [images])
 
 

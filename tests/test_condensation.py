@@ -102,6 +102,7 @@ def test_the_start_is_left_alone():
 def test_loss_and_gradient_are_those_of_a_loop_over_classes(chunk, monkeypatch):
     """One step by the book: a forward pass a class, real and condensed, autograd, one SGD step."""
     monkeypatch.setitem(condensation.CHUNK, "cpu", chunk)
+    monkeypatch.setattr(condensation, "BLOCK", max(chunk, 4))
     images, labels = dataset([6, 1, 4], dtype=torch.float64)
     start = condense(images, labels, n_iterations=0, dtype=torch.float64).images
     made = condense(images, labels, n_iterations=1, dtype=torch.float64, learning_rate=0.7)
