@@ -23,8 +23,8 @@ Features = Callable[[torch.Tensor], torch.Tensor]  # (n, channels, height, width
 Extractor = Callable[[np.random.SeedSequence], Features]  # a fresh one for each seed sequence
 
 PURPOSES = ("start", "extractors", "augmentation", "batches")
-# Images in one forward pass. On a processor, activations of more leave its cache: ConvNets of width
-# 16 to 128 take up to three times as long for an image at 128 as at 32.
+# Images in one forward pass. On a processor, activations of many leave its cache: ConvNets of width
+# 16 to 128 take longer for an image at 128 than at 32.
 CHUNK = {"cpu": 32, "cuda": 2048}
 # Images augmented together, as that consists of many small operations; bounds memory.
 BLOCK = 2048
