@@ -509,6 +509,8 @@ def choose_on_shadows(
 def strongest_on_shadows(choices: Sequence[Choice]) -> np.ndarray:
     """Which of several attacks has the largest advantage on each pair's shadows.
 
+    Of what it chooses, ``without`` of :func:`pair_interval` is the largest of their advantages.
+
     Returns:
         (pairs,) indices into ``choices``; of equal ones the first.
     """
