@@ -1,6 +1,7 @@
 """Study 01: its cells, its comparison with the paper, its notebook's parameters."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -380,6 +381,10 @@ def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeyp
         "epsilons": [8.0],
     }
     values = profile(study, name) | sizes
+    # A wide ResNet takes its time over a thousand test images, and there are dozens of runs.
+    whole = data.load("mnist5k")
+    few = replace(whole, test_images=whole.test_images[:50], test_labels=whole.test_labels[:50])
+    monkeypatch.setattr(data, "load", lambda *_: few)
     run(study, **values)
     package = tmp_path / "one_run_audit" / "local"
     assert results.verify(package) == []
