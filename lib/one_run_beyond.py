@@ -432,29 +432,34 @@ def _expected_verdict(audits: pd.DataFrame, name: str) -> dict | None:
 
 
 def _saving_verdict(epsilon: float, many: pd.DataFrame, audits: pd.DataFrame) -> dict:
-    """How many training runs the many-run audit needs for what one run gives."""
-    one = audits[
-        (audits["sampling_rate"] == 1)
-        & (audits["epsilon"] == epsilon)
-        & (audits["source"] == TRAINING)
-    ]
-    best = one.groupby("n_guesses")["epsilon_lower_bound"].mean().iloc[_middle(one)]
+    """Between which of the tried numbers of runs the many-run audit catches up with one run.
+
+    The one run's mean bound has an interval of its own: too few runs are those whose mean stays
+    below its lower end, enough those whose mean reaches its upper end.
+    """
+    full = audits[(audits["sampling_rate"] == 1) & (audits["epsilon"] == epsilon)]
+    full = full[full["n_guesses"] == sorted(full["n_guesses"].unique())[_middle(full)]]
+    trained, simulated = (
+        full.loc[full["source"] == kind, "epsilon_lower_bound"] for kind in (TRAINING, IDEALISED)
+    )
+    best, low, high = intervals.mean_interval(trained, simulated)
     means = many.groupby("n_runs")["epsilon_lower_bound"].mean()
-    enough = means.index[means >= best]
-    fewer = means.index[means < best]
-    needed = int(enough.min()) if len(enough) else None
+    too_few, enough = means.index[means < low], means.index[means >= high]
+    parts = [f"more than {too_few.max():,}"] if len(too_few) else []
+    parts += [f"at most {enough.min():,}"] if len(enough) else []
     return verdict_row(
         f"training runs that one run replaces, full batch, ε = {epsilon:g}",
         "many",
-        (
-            float(needed or means.index.max()),
-            float(fewer.max()) if len(fewer) else None,
-            float(needed) if needed else None,
-        ),
-        f"at least {needed:,} for the same bound" if needed else "more than were tried",
-        f"smallest tried number of runs whose mean bound (Clopper and Pearson) reaches the one "
-        f"run's {best:.2f}; low is the largest that does not",
+        (float(too_few.max()) if len(too_few) else 0.0, None, None),
+        ", ".join(parts) or "not distinguishable",
+        f"the largest tried number of runs whose mean bound (Clopper and Pearson) stays below the "
+        f"one run's {best:.2f} ({low:.2f} to {high:.2f}); only {_listed(means.index)} were tried",
     )
+
+
+def _listed(values) -> str:
+    *most, last = (f"{value:,}" for value in values)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _middle(audits: pd.DataFrame) -> int:
@@ -495,7 +500,10 @@ def _draw_method(ax, audits: pd.DataFrame, name: str, index: int, label: str) ->
         audits[audits["source"] == kind].groupby("epsilon")[name] for kind in (TRAINING, IDEALISED)
     )
     low, high = (simulated.quantile(share) for share in (0.025, 0.975))
-    figures.band(ax, low.index, low, high, index=index, label=f"ceiling: {label}")
+    # One patch for all in the legend: each band lies around the line of its method.
+    figures.band(
+        ax, low.index, low, high, index=index, label=None if index else "ceiling of each, 95 %"
+    )
     means = trained.mean()
     style = figures.series(index) | {"markerfacecolor": "none"}
     ax.plot(means.index, means, label=label, **style)
@@ -515,13 +523,14 @@ def draw_many_runs(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         means = bounds.mean()
         ax.plot(means.index, means, label=f"ε = {epsilon:g}", **style)
         reached = one.loc[one["epsilon"] == epsilon, "epsilon_lower_bound"].mean()
-        ax.plot(1, reached, **(figures.series(i) | {"linestyle": "none", "markersize": 8}))
+        filled = figures.series(i) | {"linestyle": "none", "markersize": 8, "clip_on": False}
+        ax.plot(1, reached, **filled)
         ax.axhline(reached, color=figures.COLOURS[i], linewidth=0.7, linestyle=":")
     ax.set_xscale("log")
     ax.set_ylim(bottom=0)
     ax.set_xlabel("training runs (at 1: one run with many canaries, filled)")
     ax.set_ylabel("lower bound on ε (nats)")
-    ax.legend(loc="upper left", title="many runs, one canary", alignment="left")
+    figure.legend(loc="outside right upper", title="many runs, one canary", alignment="left")
     return figure
 
 

@@ -1,10 +1,13 @@
 """Study 01, the black-box audit: images as canaries, and only the losses of the final model seen.
 
 Steinke et al. (arXiv:2305.08846, Section 6) find that there the bound does not grow with the number
-of canaries, and that ordinary training images loosen it. Both have one reason: all that an image
+of canaries, and that ordinary training images loosen it. One reason may be that all that an image
 does to a network is done in the few directions in which networks change, so that canaries and
-images get in each other's way. Where the bound is 0, the area under the ROC curve still tells weak
-audits apart.
+images get in each other's way. Another is arithmetic: gradients are divided by the expected batch,
+which grows with canaries and images, so that at one learning rate each canary's step shortens. So
+the same few canaries are also audited alone with the divisors of the others: what is lost there
+is the divisor's part. Where the bound is 0, the area under the ROC curve still tells weak audits
+apart.
 
 Cells of plans and ceilings are those of :mod:`lib.one_run_white_box`.
 """
@@ -31,8 +34,13 @@ SCORES = {
 }
 # Fixed beforehand, on runs that are not counted: ordinary images hide canaries from the others.
 BEST_SCORE = "against_reference"
-CANARIES, IMAGES, EPSILONS = "canaries", "images", "epsilons"
-VARIED = {CANARIES: "n_canaries", IMAGES: "n_train", EPSILONS: "epsilon"}
+BASE, CANARIES, IMAGES, DIVISOR, EPSILONS = "base", "canaries", "images", "divisor", "epsilons"
+VARIED = {
+    CANARIES: "n_canaries",
+    IMAGES: "n_train",
+    DIVISOR: "expected_batch_size",
+    EPSILONS: "epsilon",
+}
 AXIS = {
     CANARIES: "canaries m",
     IMAGES: "ordinary images",
@@ -44,7 +52,7 @@ LOW_RATES = {"1_percent": 0.01, "0_1_percent": 0.001}
 PARAMETERS = {
     "black_box_n_canaries": Parameter("ints", "image canaries m to try", minimum=20),
     "black_box_n_train": Parameter(
-        "ints", "numbers of ordinary images to try beside them", minimum=0
+        "ints", "numbers of ordinary images to try beside them, and none", minimum=1
     ),
     "black_box_epsilons": Parameter("floats", "theoretical ε to try", above=0, maximum=100),
     "black_box_base": Parameter(
@@ -72,7 +80,39 @@ def check_base(p) -> None:
         )
 
 
-RULES = (check_base,)
+def check_guesses(p) -> None:
+    """Refuse so few guesses that all of them right would refute nothing, not even ε = 0.
+
+    Raises:
+        WorkbookError: naming the parameters.
+    """
+    fewest = min([*p.black_box_n_canaries, p.black_box_base[0]])
+    n_guesses = 2 * _half(fewest, p.black_box_share)
+    if 0.5**n_guesses > p.significance:
+        raise WorkbookError(
+            f"black_box_share = {p.black_box_share:g} of {fewest} canaries is {n_guesses} guesses, "
+            f"which all right have probability {0.5**n_guesses:g} at ε = 0; allowed: at most "
+            f"significance = {p.significance:g}"
+        )
+
+
+def check_images(session) -> None:
+    """Refuse more images than there are.
+
+    Raises:
+        WorkbookError: naming the parameters.
+    """
+    n_available = len(session.dataset.train_images)
+    needed = max(point["n_canaries"] + point["n_train"] for point in points(session.p))
+    if needed > n_available:
+        raise WorkbookError(
+            f"black_box_n_canaries or black_box_base with black_box_n_train needs {needed} images; "
+            f"allowed: at most {n_available}, the training images of {session.p.dataset}"
+        )
+
+
+RULES = (check_base, check_guesses)
+DATA_RULES = (check_images,)
 
 
 # ------------------------------------------------------------------------------------- cell
@@ -81,8 +121,8 @@ RULES = (check_base,)
 def black_box(cell: dict, streams, dataset) -> list[dict]:
     """Train a network by DP-SGD on image canaries and ordinary images; audit its losses.
 
-    The members are those whose coin says so. The number that gradients are divided by is public:
-    half of the canaries and all ordinary images, whatever the coins.
+    The members are those whose coin says so. The number that gradients are divided by is public
+    and part of the cell: no coin is in it.
     """
     import torch
 
@@ -107,7 +147,7 @@ def black_box(cell: dict, streams, dataset) -> list[dict]:
         "sampling_rate": cell["sampling_rate"],
         "steps": cell["steps"],
         "learning_rate": cell["learning_rate"],
-        "expected_batch_size": cell["sampling_rate"] * (m / 2 + n_train),
+        "expected_batch_size": cell["expected_batch_size"],
         "progress": False,
     }
     initial = audited_run.fresh_network(cell, streams, dataset).to(cell["device"])
@@ -141,10 +181,10 @@ def black_box(cell: dict, streams, dataset) -> list[dict]:
         "against_reference": losses["reference"] - losses["final"],
     }
     common = {
-        name: cell[name] for name in ("setting", "kind", "run", "network", "n_train")
+        name: cell[name]
+        for name in ("setting", "kind", "run", "network", "n_train", "expected_batch_size")
     } | audited_run.mechanism_row(cell)
     common |= {
-        "expected_batch_size": options["expected_batch_size"],
         "test_accuracy": models.accuracy(
             model,
             models.normalise(dataset.test_images),
@@ -179,25 +219,42 @@ def _roc_row(scores: np.ndarray, included: np.ndarray) -> dict:
 
 
 def points(p) -> list[dict]:
-    """Every point of every sweep: which sweep, ε, m, images and T; the same for either kind."""
+    """Every point: which sweep, ε, m, images, divisor and T; the same for either kind.
+
+    The first is the base, which is part of every sweep and listed once. Gradients are divided by
+    half of the canaries and all ordinary images, q = 1; at the points of the divisor's sweep by
+    as much as at one of the others, with no more canaries or images than at the base.
+    """
     n_canaries, steps = p.black_box_base
-    base = {"n_canaries": n_canaries, "n_train": 0, "epsilon": max(p.black_box_epsilons)}
-    values = {
-        CANARIES: p.black_box_n_canaries,
-        IMAGES: p.black_box_n_train,
-        EPSILONS: p.black_box_epsilons,
-    }
-    return [
-        {"setting": sweep, "steps": steps} | base | {VARIED[sweep]: value}
-        for sweep in VARIED
-        for value in values[sweep]
+    base = {"epsilon": max(p.black_box_epsilons), "n_canaries": n_canaries, "n_train": 0}
+    varied = [(BASE, base)]
+    for sweep, values in (
+        (CANARIES, p.black_box_n_canaries),
+        (IMAGES, p.black_box_n_train),
+        (EPSILONS, p.black_box_epsilons),
+    ):
+        name = VARIED[sweep]
+        varied += [(sweep, base | {name: value}) for value in values if value != base[name]]
+    found = [
+        {"setting": sweep, "steps": steps} | point | {"expected_batch_size": _divisor(point)}
+        for sweep, point in varied
     ]
+    divisors = dict.fromkeys(point["expected_batch_size"] for point in found[1:])
+    first = found[0]
+    return found + [
+        first | {"setting": DIVISOR, "expected_batch_size": divisor}
+        for divisor in divisors
+        if divisor != first["expected_batch_size"]
+    ]
+
+
+def _divisor(point: dict) -> float:
+    return SAMPLING_RATE * (point["n_canaries"] / 2 + point["n_train"])
 
 
 def plan_cells(session) -> list[dict]:
     """One cell for each mechanism; a share of the canaries is guessed, settled by a parameter."""
     p = session.p
-    _check_images(session)
     mechanisms = dict.fromkeys(
         (point["epsilon"], point["n_canaries"], point["steps"]) for point in points(p)
     )
@@ -222,21 +279,6 @@ def _half(n_canaries: int, share: float) -> int:
     return max(1, min(round(share * n_canaries / 2), n_canaries // 2))
 
 
-def _check_images(session) -> None:
-    """Refuse more images than there are.
-
-    Raises:
-        WorkbookError: naming the parameters.
-    """
-    n_available = len(session.dataset.train_images)
-    needed = max(point["n_canaries"] + point["n_train"] for point in points(session.p))
-    if needed > n_available:
-        raise WorkbookError(
-            f"black_box_n_canaries or black_box_base with black_box_n_train needs {needed} images; "
-            f"allowed: at most {n_available}, the training images of {session.p.dataset}"
-        )
-
-
 def ceiling_cells(session) -> list[dict]:
     """One cell for each plan."""
     return session.tables["black_box_plans"].drop(columns="counts_from").to_dict("records")
@@ -256,6 +298,7 @@ def audit_cells(session) -> list[dict]:
             "setting": point["setting"],
             "run": run,
             "n_train": point["n_train"],
+            "expected_batch_size": point["expected_batch_size"],
             "network": p.network,
             "clip_norm": p.clip_norm,
             "learning_rate": p.black_box_learning_rate,
@@ -297,7 +340,12 @@ TABLES = {
     ),
     "black_box": Table(
         fields=(
-            Field("setting", "string", "", "what varies: canaries, images or epsilons"),
+            Field(
+                "setting",
+                "string",
+                "",
+                "what differs from the base: canaries, images, divisor or epsilons; or base",
+            ),
             Field("kind", "string", "", "canaries: mislabelled images or blank ones"),
             Field("run", "integer", "", "number of the training run at this point", minimum=0),
             Field("network", "string", "", "network"),
@@ -341,7 +389,7 @@ TABLES = {
             ),
             *_low_rate_fields(),
         ),
-        key=("setting", "kind", *_POINT, "n_train", "run", "score"),
+        key=("kind", *_POINT, "n_train", "expected_batch_size", "run", "score"),
         meaning="one black-box audit: one training run seen through one score of its losses",
         claims=BOUND_BELOW_TRUTH,
     ),
@@ -354,94 +402,118 @@ TABLES = {
 def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """Headline bound and ROC by kind, sweep and value, with 95 % intervals over runs."""
     rows = []
-    headline = _headline(tables)
-    for (kind, sweep), runs in headline.groupby(["kind", "setting"], sort=False):
-        for value, at in runs.groupby(VARIED[sweep]):
-            area, low, high = _mean_interval(at["area"])
-            row = {
-                "canaries": kind,
-                "varies": sweep,
-                "value": value,
-                "bound": at["epsilon_lower_bound"].mean(),
-                "ceiling": _ceiling_of(tables, at).mean(),
-                "guesses": int(at["n_guesses"].iloc[0]),
-                "AUC": area,
-                "low": max(low, 0.0),
-                "high": min(high, 1.0),
-            }
-            for name, rate in LOW_RATES.items():
-                found = at[f"n_true_at_{name}"].sum(), at["n_included"].sum()
-                wrong = at[f"n_false_at_{name}"].sum(), at["n_others"].sum()
-                row[f"TPR at FPR ≤ {rate:.1%}"] = found[0] / found[1]
-                row[f"realised FPR, {rate:.1%}"] = wrong[0] / wrong[1]
-            rows.append(row | {"runs": len(at)})
+    audits = tables["black_box"]
+    for kind in canaries.IMAGE_KINDS:
+        for sweep, varied in VARIED.items():
+            runs = _of_sweep(audits[audits["kind"] == kind], sweep)
+            for value, at in runs[runs["score"] == BEST_SCORE].groupby(varied):
+                area, low, high = _mean_interval(at["area"])
+                row = {
+                    "canaries": kind,
+                    "varies": sweep,
+                    "value": value,
+                    "bound": at["epsilon_lower_bound"].mean(),
+                    "ceiling": _ceiling_of(tables, at).mean(),
+                    "guesses": int(at["n_guesses"].iloc[0]),
+                    "AUC": area,
+                    "low": max(low, 0.0),
+                    "high": min(high, 1.0),
+                    "AUC, loss alone": _mean_by_loss(runs, varied)[value],
+                }
+                for name, rate in LOW_RATES.items():
+                    found = at[f"n_true_at_{name}"].sum(), at["n_included"].sum()
+                    wrong = at[f"n_false_at_{name}"].sum(), at["n_others"].sum()
+                    row[f"TPR at FPR ≤ {rate:.1%}"] = found[0] / found[1]
+                    row[f"realised FPR, {rate:.1%}"] = wrong[0] / wrong[1]
+                rows.append(row | {"runs": len(at)})
     return pd.DataFrame(rows)
+
+
+def _mean_by_loss(runs: pd.DataFrame, varied: str) -> pd.Series:
+    return runs[runs["score"] == "loss"].groupby(varied)["area"].mean()
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     """Whether more canaries help, whether ordinary images loosen, how far below the ceiling.
 
-    What images do is told for the loss alone too, which is the paper's attack.
+    What canaries and images do is told against the base's canaries with the same divisor, and what
+    the divisor does by itself beside it; for the loss alone too, which is the paper's attack.
     """
     rows = []
     for kind, runs in tables["black_box"].groupby("kind", sort=False):
-        scores = dict(list(runs.groupby("score", sort=False)))
-        over_m, over_images, over_epsilon = (
-            scores[BEST_SCORE][scores[BEST_SCORE]["setting"] == sweep]
-            for sweep in (CANARIES, IMAGES, EPSILONS)
-        )
-        by_loss = scores["loss"][scores["loss"]["setting"] == IMAGES]
-        base = over_epsilon[over_epsilon["epsilon"] == over_epsilon["epsilon"].max()]
+        best, alone = (runs[runs["score"] == score] for score in (BEST_SCORE, "loss"))
+        base = best[best["setting"] == BASE]
         rows += [
-            _change_verdict("AUC", *_ends(over_m, "n_canaries"), "n_canaries", "none given"),
-            _change_verdict(
-                "bound", base, _ends(over_m, "n_canaries")[1], "n_canaries", "does not keep growing"
-            ),
-            _change_verdict("AUC", *_ends(by_loss, "n_train"), "n_train", "falls"),
-            _change_verdict("AUC", *_ends(over_images, "n_train"), "n_train", "falls"),
-            _change_verdict("bound", *_ends(over_images, "n_train"), "n_train", "falls"),
-            _ceiling_verdict(kind, base, _ceiling_of(tables, base)),
+            *_divided_verdicts("bound", best, CANARIES, "does not keep growing"),
+            *_divided_verdicts("AUC", best, CANARIES, "none given"),
+            *_divided_verdicts("AUC", alone, IMAGES, "falls"),
+            *_divided_verdicts("AUC", best, IMAGES, "falls"),
+            *_divided_verdicts("bound", best, IMAGES, "falls"),
         ]
+        if len(base):
+            rows.append(_ceiling_verdict(kind, base, _ceiling_of(tables, base)))
     return rows
 
 
-def _ends(runs: pd.DataFrame, varied: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Runs at the smallest and at the largest value of what varies."""
-    values = runs[varied]
-    return runs[values == values.min()], runs[values == values.max()]
+def _divided_verdicts(what: str, runs: pd.DataFrame, sweep: str, paper: str) -> list[dict]:
+    """What the most canaries or images do at one divisor, and what that divisor does alone."""
+    varied = VARIED[sweep]
+    base = runs[runs["setting"] == BASE]
+    most = _of_sweep(runs, sweep)
+    most = most[most[varied] == most[varied].max()]
+    divisor = most["expected_batch_size"].iloc[0]
+    control = runs[runs["setting"].isin((BASE, DIVISOR))]
+    control = control[control["expected_batch_size"] == divisor]
+    if most["setting"].iloc[0] == BASE:
+        return []
+    few, many = (int(each[varied].iloc[0]) for each in (base, most))
+    of_what = {CANARIES: "canaries", IMAGES: "ordinary images"}[sweep]
+    score = {"loss": "loss alone", BEST_SCORE: "with a reference"}[runs["score"].iloc[0]]
+    name = f"black-box {what} with {runs['kind'].iloc[0]} canaries, {score}"
+    usual = f"the divisor of {many:,} {of_what}"
+    return [
+        _change_verdict(
+            f"{name}: {many:,} against {few:,} {of_what} at one divisor", what, control, most, paper
+        ),
+        _change_verdict(f"{name}: {usual} alone", what, base, control, "none given"),
+    ]
 
 
 def _change_verdict(
-    what: str, first: pd.DataFrame, last: pd.DataFrame, varied: str, paper: str
+    claim: str, what: str, first: pd.DataFrame, last: pd.DataFrame, paper: str
 ) -> dict:
-    """Mean AUC or bound at one point less that at another, against what the paper says of it."""
+    """Mean AUC or bound at one point less that at another, against what the paper says of it.
+
+    Many bounds are exactly 0, where Student's distribution is a poor guide: a change must also be
+    rare among permutations of the runs.
+    """
     column = {"AUC": "area", "bound": "epsilon_lower_bound"}[what]
-    of_what = {"n_canaries": "canaries", "n_train": "ordinary images"}[varied]
-    score = {"loss": "loss alone", BEST_SCORE: "with a reference"}[last["score"].iloc[0]]
-    values = [int(runs[varied].iloc[0]) for runs in (first, last)]
     interval = intervals.difference_interval(last[column], first[column])
+    p_value = intervals.permutation_p_value(last[column], first[column])
     _, low, high = interval
-    seen = "grows" if low > 0 else "falls" if high < 0 else "not distinguishable"
+    if low <= 0 <= high or p_value > 0.05:
+        seen = "not distinguishable"
+    else:
+        seen = "grows" if low > 0 else "falls"
     if paper == "none given" or seen == "not distinguishable":
         verdict = seen
     else:
         verdict = "agrees" if seen == "falls" else f"differs: {seen}"
     return verdict_row(
-        f"black-box {what} with {last['kind'].iloc[0]} canaries, {score}, "
-        f"{values[0]:,} to {values[1]:,} {of_what}",
+        claim,
         paper,
         interval,
         verdict,
-        f"mean of {len(last)} runs at the latter less that of {len(first)} at the former (Welch)",
+        f"mean of {len(last)} runs at the former less that of {len(first)} at the latter (Welch; "
+        f"p = {p_value:.2g} by permutation of runs)",
     )
 
 
 def _ceiling_verdict(kind: str, runs: pd.DataFrame, ceiling: pd.Series) -> dict:
     """Share of what a white-box auditor would get with as many guesses."""
     best = ceiling.mean()
-    share = tuple(
-        each / best if best > 0 else 0.0 for each in _mean_interval(runs["epsilon_lower_bound"])
-    )
+    mean = intervals.mean_interval(runs["epsilon_lower_bound"], ceiling)
+    share = tuple(each / best if best > 0 else 0.0 for each in mean)
     return verdict_row(
         f"black-box bound with {kind} canaries over the white-box ceiling, "
         f"ε = {runs['epsilon'].iloc[0]:g}",
@@ -458,8 +530,9 @@ def _mean_interval(values: pd.Series) -> tuple[float, float, float]:
     return intervals.mean_interval(values, values)
 
 
-def _headline(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    return tables["black_box"][tables["black_box"]["score"] == BEST_SCORE]
+def _of_sweep(runs: pd.DataFrame, sweep: str) -> pd.DataFrame:
+    """A sweep's own points and the base."""
+    return runs[runs["setting"].isin((BASE, sweep))]
 
 
 def _ceiling_of(tables: dict[str, pd.DataFrame], runs: pd.DataFrame) -> pd.Series:
@@ -473,45 +546,76 @@ def _ceiling_of(tables: dict[str, pd.DataFrame], runs: pd.DataFrame) -> pd.Serie
 
 
 def draw_black_box(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
-    """Bound with its ceiling above, area under the ROC curve below, over what varies."""
+    """Bound with its ceiling, AUC with a reference, AUC of the loss alone, over what varies."""
+    rows = (
+        ("epsilon_lower_bound", BEST_SCORE, "lower bound on ε (nats)"),
+        ("area", BEST_SCORE, "AUC, with a reference"),
+        ("area", "loss", "AUC, loss alone"),
+    )
     audits = tables["black_box"]
-    figure, axes = figures.new_figure(2, len(VARIED), height=5.2, share_y="row")
-    for sweep, (above, below) in zip(VARIED, axes.T, strict=True):
-        runs = audits[audits["setting"] == sweep]
-        varied = VARIED[sweep]
+    figure, axes = figures.new_figure(
+        len(rows), len(AXIS), height=6.6, share_x="col", share_y="row"
+    )
+    for sweep, column_of_axes in zip(AXIS, axes.T, strict=True):
+        runs = _of_sweep(audits, sweep)
         white_box.draw_ceiling(
-            above, {value: _ceiling_of(tables, at) for value, at in runs.groupby(varied)}
+            column_of_axes[0],
+            {value: _ceiling_of(tables, at) for value, at in runs.groupby(VARIED[sweep])},
         )
-        for kind_index, kind in enumerate(canaries.IMAGE_KINDS):
-            of_kind = runs[(runs["kind"] == kind) & (runs["score"] == BEST_SCORE)]
-            style = figures.series(kind_index + 1) | {"markerfacecolor": "none"}
-            for ax, column, top in ((above, "epsilon_lower_bound", np.inf), (below, "area", 1.0)):
-                means = of_kind.groupby(varied)[column].agg(list)
-                middle, low, high = np.transpose([_mean_interval(each) for each in means])
-                ends = [middle - np.maximum(low, 0), np.minimum(high, top) - middle]
-                ax.errorbar(means.index, middle, yerr=ends, capsize=2, label=kind, **style)
-            alone = runs[(runs["kind"] == kind) & (runs["score"] == "loss")]
-            means = alone.groupby(varied)["area"].mean()
-            plain = {"color": style["color"], "linestyle": ":", "linewidth": 1}
-            below.plot(means.index, means, label=f"{kind}, loss alone", **plain)
-        below.axhline(0.5, color="grey", linewidth=1, label="no information")
-        for ax in (above, below):
-            # A logarithm that has room for no images at all.
-            ax.set_xscale("log" if sweep != IMAGES else "symlog", **_linear_below(runs, varied))
-            values = sorted(runs[varied].unique())
-            ax.set_xticks(values, [f"{value:g}" for value in values])
-            ax.set_xticks([], minor=True)
-        above.set_ylim(bottom=0)
-        below.set_xlabel(AXIS[sweep])
-    axes[0, 0].set_ylabel("lower bound on ε (nats)")
-    axes[1, 0].set_ylabel("area under the ROC curve")
+        for ax, (column, score, label) in zip(column_of_axes, rows, strict=True):
+            of_score = audits[audits["score"] == score]
+            for index, kind in enumerate(canaries.IMAGE_KINDS, 1):
+                _draw_kind(ax, of_score[of_score["kind"] == kind], sweep, column, index)
+            if column == "area":
+                ax.axhline(0.5, color="grey", linewidth=1, label="no information")
+            else:
+                ax.set_ylim(bottom=0)
+            if sweep == CANARIES:
+                ax.set_ylabel(label)
+        _set_values(column_of_axes[-1], sweep, runs)
     handles = {
         label: handle
-        for ax in (axes[0, 0], axes[1, 0])
+        for ax in axes[:2, 0]
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=4)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
     return figure
+
+
+def _draw_kind(ax, runs: pd.DataFrame, sweep: str, column: str, index: int) -> None:
+    """Means with their intervals; without, the base's canaries with the divisors of the others."""
+    varied, kind = VARIED[sweep], runs["kind"].iloc[0]
+    at = _of_sweep(runs, sweep)
+    values = at.groupby(varied)[column].agg(list)
+    middle, low, high = np.transpose([_mean_interval(each) for each in values])
+    top = 1.0 if column == "area" else np.inf
+    ends = [middle - np.maximum(low, 0), np.minimum(high, top) - middle]
+    style = figures.series(index) | {"markerfacecolor": "none"}
+    ax.errorbar(values.index, middle, yerr=ends, capsize=2, label=kind, clip_on=False, **style)
+    if sweep == EPSILONS:
+        return
+    controls = runs[runs["setting"].isin((BASE, DIVISOR))]
+    means = controls.groupby("expected_batch_size")[column].mean()
+    divisors = at.groupby(varied)["expected_batch_size"].first()
+    alone = {"linestyle": "none", "marker": "x+"[index - 1], "markersize": 6, "clip_on": False}
+    ax.plot(
+        divisors.index,
+        means.reindex(divisors),
+        label=f"{kind}, divisor alone",
+        color=style["color"],
+        **alone,
+    )
+
+
+def _set_values(ax, sweep: str, runs: pd.DataFrame) -> None:
+    """A logarithm that has room for no images at all; ticks at the values that were tried."""
+    ax.set_xscale("log" if sweep != IMAGES else "symlog", **_linear_below(runs, VARIED[sweep]))
+    values = sorted(runs[VARIED[sweep]].unique())
+    ax.set_xticks(values, [f"{value:g}" for value in values])
+    ax.set_xticks([], minor=True)
+    if sweep == IMAGES:
+        ax.set_xlim(left=-0.3 * ax.xaxis.get_transform().linthresh)
+    ax.set_xlabel(AXIS[sweep])
 
 
 def _linear_below(runs: pd.DataFrame, varied: str) -> dict:
@@ -530,7 +634,8 @@ FIGURES = {
         alternative_text=(
             "Black-box audits with mislabelled and with blank images as canaries, over the number "
             "of canaries, of ordinary images, and ε: above the lower bound on ε with the white-box "
-            "ceiling, below the area under the ROC curve, with and without a reference model."
+            "ceiling, below the areas under the ROC curve with a reference model and of the loss "
+            "alone; crosses show what the larger divisor does by itself."
         ),
     ),
 }

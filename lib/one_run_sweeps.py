@@ -57,7 +57,22 @@ def check_base(p) -> None:
         )
 
 
+def check_sizes(session) -> None:
+    """Refuse more canaries than coordinates or more images than there are.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    p = session.p
+    white_box.check_sizes(
+        session,
+        n_canaries={"sweep_n_canaries": max(p.sweep_n_canaries), "sweep_base": p.sweep_base[0]},
+        n_train={"sweep_n_train": max(p.sweep_n_train), "sweep_base": p.sweep_base[1]},
+    )
+
+
 RULES = (check_base,)
+DATA_RULES = (check_sizes,)
 
 
 # --------------------------------------------------------------------- from parameters to cells
@@ -78,11 +93,6 @@ def points(p) -> list[dict]:
 def plan_cells(session) -> list[dict]:
     """One cell for each mechanism: noise and numbers of guesses, from simulations alone."""
     p = session.p
-    white_box.check_sizes(
-        session,
-        n_canaries={"sweep_n_canaries": max(p.sweep_n_canaries), "sweep_base": p.sweep_base[0]},
-        n_train={"sweep_n_train": max(p.sweep_n_train), "sweep_base": p.sweep_base[1]},
-    )
     mechanisms = dict.fromkeys(
         (point["n_canaries"], point["sampling_rate"], point["steps"]) for point in points(p)
     )

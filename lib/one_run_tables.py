@@ -96,7 +96,8 @@ def two_sets_fields(first: str, second: str) -> tuple[Field, ...]:
             "epsilon_lower_bound",
             "number",
             "nats",
-            "lower bound on ε at δ (Clopper and Pearson)",
+            "lower bound on ε at δ (Clopper and Pearson), both orders of the two sets; one-sided, "
+            "in that guesses wrong more often than not show nothing",
             minimum=0,
             recipe={
                 "function": "one_run.epsilon_lower_bound_from_runs",

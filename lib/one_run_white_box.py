@@ -182,7 +182,6 @@ def settings(session) -> dict[str, dict]:
 def plan_cells(session) -> list[dict]:
     """One cell for each mechanism that is audited."""
     p = session.p
-    check_sizes(session, n_canaries={"n_canaries": p.n_canaries}, n_train={"n_train": p.n_train})
     mechanisms = dict.fromkeys(
         (setting["sampling_rate"], setting["steps"]) for setting in settings(session).values()
     )
@@ -203,8 +202,14 @@ def plan_cells(session) -> list[dict]:
     ]
 
 
+def check_headline_sizes(session) -> None:
+    """:func:`check_sizes` of the headline runs."""
+    p = session.p
+    check_sizes(session, n_canaries={"n_canaries": p.n_canaries}, n_train={"n_train": p.n_train})
+
+
 def check_sizes(session, **sizes: dict[str, int]) -> None:
-    """Refuse, before any work, more canaries than coordinates or more images than there are.
+    """Refuse more canaries than coordinates or more images than there are.
 
     Args:
         session: parameters and dataset.
@@ -287,6 +292,7 @@ def check_guess_counts(p: SimpleNamespace) -> None:
 
 
 RULES = (check_guess_counts,)
+DATA_RULES = (check_headline_sizes,)
 
 
 # ------------------------------------------------------------------------------------ tables
@@ -398,7 +404,11 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
         for setting, runs in headline.groupby("setting", sort=False)
         if (share := share_of_ceiling(_with_ceilings(runs, ceilings))) is not None
     }
-    rows += [ceiling_verdict(setting, *share) for setting, share in shares.items()]
+    sizes = headline.groupby("setting")["n_train"].first()
+    rows += [
+        ceiling_verdict(f"{setting} ({sizes[setting]:,})", *share)
+        for setting, share in shares.items()
+    ]
     if len(shares) == 2:
         rows.append(_more_images_verdict(shares))
     return rows
@@ -414,7 +424,7 @@ def _bound_verdict(epsilon, paper, runs: pd.DataFrame, ceilings: pd.DataFrame) -
     else:
         verdict = "differs: ours is " + ("tighter" if ours > paper else "looser")
     return verdict_row(
-        f"white-box bound at ε = {epsilon:g}",
+        f"white-box bound at ε = {epsilon:g}, {runs['n_train'].iloc[0]:,} images",
         f"{paper:g}",
         interval,
         verdict,

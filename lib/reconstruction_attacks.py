@@ -282,7 +282,26 @@ def check_idealised(p) -> None:
             )
 
 
+def check_images(session) -> None:
+    """Refuse more training points and candidates than either dataset has images.
+
+    Raises:
+        WorkbookError: naming the parameters.
+    """
+    p = session.p
+    for name in (p.dataset, p.second_dataset):
+        n_available = len(session.dataset_of(name).train_images)
+        # The target is one of the training points and one of the candidates.
+        if p.n_train - 1 + p.prior_size > n_available:
+            raise WorkbookError(
+                f"n_train = {p.n_train} with prior_size = {p.prior_size} needs "
+                f"{p.n_train - 1 + p.prior_size} images; allowed: at most {n_available}, the "
+                f"training images of {name}"
+            )
+
+
 RULES = (check_idealised,)
+DATA_RULES = (check_images,)
 
 
 def mechanism_cells(session) -> list[dict]:

@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import audited_run, figures
+from lib.errors import WorkbookError
 from lib.one_run_tables import MECHANISM_FIELDS, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
@@ -54,6 +55,24 @@ PARAMETERS = {
     "second_prior_radii": Parameter("floats", "the same on the second dataset", minimum=0),
 }
 RULES = ()
+
+
+def check_images(session) -> None:
+    """Refuse more images than either dataset has.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    for name in (session.p.dataset, session.p.second_dataset):
+        n_available = len(session.dataset_of(name).train_images)
+        if session.p.prior_n_images > n_available:
+            raise WorkbookError(
+                f"prior_n_images = {session.p.prior_n_images}; allowed: at most {n_available}, "
+                f"the training images of {name}"
+            )
+
+
+DATA_RULES = (check_images,)
 
 
 # ------------------------------------------------------------------------------------ cells
@@ -114,7 +133,7 @@ def estimator(cell: dict, streams, dataset: None) -> list[dict]:
 
 
 def prior(cell: dict, streams, dataset) -> list[dict]:
-    """κ of the images' own distribution, and the bound that follows; one row a radius and ε.
+    """κ of the images' own distribution within a radius, and the bound that follows for each ε.
 
     The bound is taken at the upper end of κ's interval, so that it holds at its confidence.
     """
@@ -123,15 +142,18 @@ def prior(cell: dict, streams, dataset) -> list[dict]:
     order = streams.generator("images").permutation(len(dataset.train_images))
     images = dataset.train_images[order[: cell["n_images"]]]
     samples = images.reshape(len(images), -1) / 255.0
-    settled = cell | audited_run.settle_noise(cell)
+    # Comparing all images with each other is the work here, and does not depend on ε.
+    kappa = reconstruction.prior_mass(samples, radius=cell["radius"])
     rows = []
-    for radius in cell["radii"]:
-        kappa = reconstruction.prior_mass(samples, radius=radius)
+    for epsilon in cell["epsilons"]:
+        settled = cell | {"epsilon": epsilon}
+        settled |= audited_run.settle_noise(settled)
         bound = reconstruction.success_bound(kappa=float(kappa.upper), **_mechanism_of(settled))
         rows.append(
             audited_run.mechanism_row(settled)
             | {
-                "radius": radius,
+                "dataset": cell["dataset"],
+                "radius": cell["radius"],
                 "n_images": len(images),
                 "kappa": float(kappa.value),
                 "kappa_low": float(kappa.lower),
@@ -193,20 +215,19 @@ def estimator_cells(session) -> list[dict]:
 
 
 def prior_cells(session) -> list[dict]:
-    """One cell for each ε, full batches."""
-    return _prior_cells(session.p, session.p.prior_radii)
+    """One cell for each radius, full batches."""
+    return _prior_cells(session.p, session.p.dataset, session.p.prior_radii)
 
 
 def second_prior_cells(session) -> list[dict]:
     """The same for the second dataset."""
-    return _prior_cells(session.p, session.p.second_prior_radii)
+    return _prior_cells(session.p, session.p.second_dataset, session.p.second_prior_radii)
 
 
-def _prior_cells(p, radii: list[float]) -> list[dict]:
-    return [
-        _cell(p, epsilon, 1.0, p.steps) | {"n_images": p.prior_n_images, "radii": radii}
-        for epsilon in p.bound_epsilons
-    ]
+def _prior_cells(p, dataset: str, radii: list[float]) -> list[dict]:
+    common = {"dataset": dataset, "n_images": p.prior_n_images, "epsilons": p.bound_epsilons}
+    common |= {"delta": p.delta, "sampling_rate": 1.0, "steps": p.steps}
+    return [common | {"radius": radius} for radius in radii]
 
 
 def tiny_prior_cells(session) -> list[dict]:
@@ -273,6 +294,7 @@ def bound_field(
 def _prior_table(of_what: str) -> Table:
     return Table(
         fields=(
+            Field("dataset", "string", "", "dataset that the images are of"),
             *MECHANISM_FIELDS,
             Field("radius", "number", "", "ℓ₂ distance, pixels in [0, 1]", minimum=0),
             Field("n_images", "integer", "", "images that stand for the prior", minimum=2),
@@ -458,7 +480,7 @@ def _draw_over_prior_sizes(ax, rows: pd.DataFrame) -> None:
         style = {"color": str(greys[i]), "linewidth": 1.1, "linestyle": figures.LINE_STYLES[i % 4]}
         ax.plot(at["prior_size"], at["bound"], label=f"q = {rate:g}", **style)
     sizes = np.array(sorted(rows["prior_size"].unique()))
-    ax.plot(sizes, 1 / sizes, color="grey", linewidth=1, linestyle=":", label="guessing")
+    ax.plot(sizes, 1 / sizes, color="grey", linewidth=1, label="guessing")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("candidates n")
@@ -502,8 +524,7 @@ def draw_priors(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         first = rows[rows["epsilon"] == rows["epsilon"].iloc[0]].sort_values("radius")
         figures.band(ax, first["radius"], first["kappa_low"], first["kappa_high"], label="95 %")
         ax.plot(first["radius"], first["kappa"], label="estimate", **figures.series(0))
-        dataset = {"priors": "dataset", "priors_second": "second dataset"}[name]
-        ax.set_title(f"{dataset}, {first['n_images'].iloc[0]:,} images")
+        ax.set_title(f"{first['dataset'].iloc[0]} ({first['n_images'].iloc[0]:,})")
         ax.legend(loc="upper left")
     axes[0].set_ylabel("κ, the best blind guess")
     rows = tables["priors"].sort_values("radius")
@@ -511,7 +532,7 @@ def draw_priors(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         style = figures.series(i) | {"markerfacecolor": "none"}
         axes[2].plot(at["radius"], at["bound"], label=f"ε = {epsilon:g}", **style)
     axes[2].set_ylabel("bound on success")
-    axes[2].set_title(f"dataset, q = 1, T = {rows['steps'].iloc[0]}")
+    axes[2].set_title(f"{rows['dataset'].iloc[0]}, q = 1, T = {rows['steps'].iloc[0]}")
     axes[2].legend(loc="lower right")
     for ax in axes:
         ax.set_xlabel("ℓ₂ distance that counts")

@@ -46,6 +46,19 @@ PARAMETERS = {
 RULES = ()
 
 
+def check_images(session) -> None:
+    """Refuse more images than either dataset has.
+
+    Raises:
+        WorkbookError: naming the parameters.
+    """
+    for name in (session.p.dataset, session.p.second_dataset):
+        _check_sizes(_images(session.p, name), session.dataset_of(name))
+
+
+DATA_RULES = (check_images,)
+
+
 # ------------------------------------------------------------------------------------- cells
 
 

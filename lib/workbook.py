@@ -28,6 +28,7 @@ class Session:
         self.study = study
         self.p = p
         self.tables: dict[str, pd.DataFrame] = {}
+        self._others: dict[str, data.Dataset] = {}
         self._started = time.monotonic()
         name, folder = study.__name__.rpartition(".")[2], paths.ROOT / p.results_dir
         if p.figures_only:
@@ -36,9 +37,10 @@ class Session:
             self.p = SimpleNamespace(**vars(p) | self.package.parameters | {"figures_only": True})
         else:
             p.device = _device(p.device)
-            self.package = results.Draft(name, p.results_version, folder)
             self.dataset = self._load(p.dataset)
-        self._others: dict[str, data.Dataset] = {}
+            for rule in study.DATA_RULES:
+                rule(self)
+            self.package = results.Draft(name, p.results_version, folder)
 
     def table(
         self,
@@ -65,7 +67,7 @@ class Session:
             cell,
             cells(self),
             seed=self.p.seed,
-            dataset=self._data(uses_data),
+            dataset=self.dataset_of(uses_data),
             n_jobs=self.p.n_jobs,
             scheduler=self.p.scheduler,
             description=name,
@@ -103,11 +105,8 @@ class Session:
             wall_time_s=round(time.monotonic() - self._started, 1),
         )
 
-    def _load(self, name: str) -> data.Dataset:
-        return data.load(name, paths.ROOT / self.p.data_dir)
-
-    def _data(self, which: bool | str) -> data.Dataset | None:
-        """The run's dataset, another one by its name, or none."""
+    def dataset_of(self, which: bool | str) -> data.Dataset | None:
+        """The run's dataset (True), that of a name, or none (False)."""
         if which is False:
             return None
         if which is True or which == self.dataset.name:
@@ -115,6 +114,9 @@ class Session:
         if which not in self._others:
             self._others[which] = self._load(which)
         return self._others[which]
+
+    def _load(self, name: str) -> data.Dataset:
+        return data.load(name, paths.ROOT / self.p.data_dir)
 
     def _provenance(self) -> dict:
         others = [other.provenance for other in self._others.values()]

@@ -39,7 +39,7 @@ VERDICTS = Table(
 TABLES = {"counts": COUNTS, "verdicts": VERDICTS}
 PARAMETERS = {name: SHARED[name] for name in ("seed", "results_dir", "results_version", "n_jobs")}
 PARAMETERS |= {"n": Parameter("int", "the count", minimum=0)}
-RULES = ()
+RULES = DATA_RULES = ()
 
 
 def draw(tables):

@@ -25,6 +25,26 @@ def test_difference_by_hand():
     half = stats.t.ppf(0.975, (5 / 3) ** 2 / (1 / 18 + 16 / 18)) * np.sqrt(5 / 3)
     assert (difference, low, high) == pytest.approx((3, 3 - half, 3 + half))
     assert intervals.difference_interval([2, 2], [1, 1, 1]) == (1, 1, 1)
+    # A constant side adds nothing: Student's interval of the other.
+    alone = intervals.mean_interval([0, 2, 4], [0, 2, 4])
+    ours = intervals.difference_interval([0, 2, 4], [0.1 + 0.2, 0.3])
+    assert ours == pytest.approx(tuple(each - 0.3 for each in alone))
+
+
+def test_permutations_by_hand():
+    # Of the ten ways to choose two of five, one is as far from the others as this.
+    p = intervals.permutation_p_value([0.0, 0.0], [1.0, 1.0, 1.0])
+    assert abs(p - 0.1) < 4 * np.sqrt(0.1 * 0.9 / 9_999)
+    assert intervals.permutation_p_value([1, 1], [1, 1, 1]) == 1
+    assert intervals.permutation_p_value(np.zeros(20), np.ones(20)) == 1e-4
+
+
+def test_permutations_reject_no_more_than_they_may_where_most_values_are_zero():
+    """Bounds of weak audits: 1,000 pairs of samples, within four standard errors of 5 %."""
+    rng = np.random.default_rng(0)
+    samples = rng.exponential(size=(1000, 40)) * (rng.random((1000, 40)) < 0.2)
+    rejected = [intervals.permutation_p_value(x[:20], x[20:]) <= 0.05 for x in samples]
+    assert np.mean(rejected) <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 1000)
 
 
 def test_coverage():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import optimize, signal, special, stats
 
-from lib import one_run, trade_off
+from lib import one_run, one_run_tables, trade_off
 from lib.errors import WorkbookError
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "one_run.json").read_text())
@@ -1017,6 +1017,42 @@ def test_bound_from_runs_is_rarely_above_the_truth(rates):
     }
     n_false = sum(bounds[tuple(pair)] > 1.0 for pair in wrong.tolist())
     assert n_false <= 131
+
+
+def _bound_of_scores(first, second):
+    """Runs on two sets, the rule settled before: above 0 it was the second."""
+    return one_run.epsilon_lower_bound_from_runs(
+        n_first=first.shape[-1],
+        n_wrong_first=(first > 0).sum(axis=-1),
+        n_second=second.shape[-1],
+        n_wrong_second=(second <= 0).sum(axis=-1),
+        delta=0.0,
+    )
+
+
+def test_noise_shows_nothing_in_either_direction():
+    """Two samples of 200 draws of N(0, 1), 2,000 seeds; at least 95 % of the bounds must be 0.
+
+    Taking the absolute value of one signed estimate gave 4.65 here (jax-privacy 2.0.0).
+    """
+    scores = np.random.default_rng(0).standard_normal((2, 2000, 200))
+    bounds = _bound_of_scores(*scores)
+    assert (bounds > 0).sum() <= 0.05 * 2000
+    assert bounds.max() < 0.5
+
+
+def test_swapped_sets_show_nothing_and_the_tables_say_so():
+    """The rule has one direction: reversed evidence is none."""
+    noise = np.random.default_rng(0).standard_normal((2, 200))
+    first, second = noise[0] - 3, noise[1] + 3
+    assert _bound_of_scores(first, second) > 2.5
+    assert _bound_of_scores(second, first) == 0.0
+    (field,) = [
+        each
+        for each in one_run_tables.two_sets_fields("first", "second")
+        if each.name == "epsilon_lower_bound"
+    ]
+    assert "one-sided" in field.meaning
 
 
 def test_bound_from_runs_refuses_by_name():

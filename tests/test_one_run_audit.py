@@ -38,9 +38,10 @@ TINY = {
     "sweep_base": [400, 16, 2],
     "sweep_runs": 1,
     "black_box_n_canaries": [20, 40],
-    "black_box_n_train": [0, 16],
+    "black_box_n_train": [16],
     "black_box_epsilons": [8.0],
     "black_box_base": [30, 2],
+    "black_box_share": 0.5,
     "black_box_runs": 2,
     "n_simulated_audits": 20,
     "pair_epsilons": [8.0],
@@ -235,10 +236,10 @@ CHANGES = {
     "sweep_base": [400, 16, 3],
     "sweep_runs": 2,
     "black_box_n_canaries": [20, 50],
-    "black_box_n_train": [0, 17],
+    "black_box_n_train": [17],
     "black_box_epsilons": [4.0],
     "black_box_base": [30, 3],
-    "black_box_share": 0.5,
+    "black_box_share": 0.4,
     "black_box_learning_rate": 0.5,
     "black_box_runs": 3,
     "n_simulated_audits": 21,
@@ -311,6 +312,7 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
         ({"sweep_base": [100, 10]}, "sweep_base = .100, 10.; allowed: three numbers"),
         ({"black_box_base": [100]}, "black_box_base = .100.; allowed: two numbers"),
         ({"black_box_base": [19, 2]}, "black_box_base = .19, 2.; allowed: two numbers, canaries"),
+        ({"black_box_share": 0.2}, "black_box_share = 0.2 of 20 canaries is 4 guesses, which all"),
         ({"sweep_sampling_rate": 1.0}, "sweep_sampling_rate = 1.0"),
         ({"curve_n_guesses": [41]}, "curve_n_guesses = .41.; allowed: even numbers of at most"),
         ({"curve_n_guesses": [402]}, "curve_n_guesses = .402.; allowed: even numbers of at most"),
@@ -322,20 +324,21 @@ def test_bad_parameters_are_refused_by_name(changes, words):
         checked(study, **TINY | changes)
 
 
-def test_more_canaries_than_parameters_are_refused_before_any_work():
-    session = SimpleNamespace(
-        p=checked(study, **TINY | {"n_canaries": 60_000}), dataset=data.load("mnist5k")
-    )
-    with pytest.raises(WorkbookError, match="n_canaries = 60000; allowed: at most 56394"):
-        white_box.plan_cells(session)
-
-
-def test_more_training_images_than_there_are():
-    session = SimpleNamespace(
-        p=checked(study, **TINY | {"n_train": 4001}), dataset=data.load("mnist5k")
-    )
-    with pytest.raises(WorkbookError, match="n_train = 4001; allowed: at most 4000"):
-        white_box.plan_cells(session)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_canaries": 60_000}, "n_canaries = 60000; allowed: at most 56394"),
+        ({"n_train": 4001}, "n_train = 4001; allowed: at most 4000"),
+        ({"sweep_n_canaries": [60_000]}, "sweep_n_canaries = 60000; allowed: at most 56394"),
+        ({"sweep_n_train": [16, 4001]}, "sweep_n_train = 4001; allowed: at most 4000"),
+        ({"sweep_base": [400, 4001, 2]}, "sweep_base = 4001; allowed: at most 4000"),
+        ({"black_box_n_train": [3971]}, "black_box_n_train needs 4001 images; allowed: at most"),
+    ],
+)
+def test_sizes_that_no_section_can_have_are_refused_before_the_first(changes, words, tmp_path):
+    namespace = declared(study) | TINY | {"results_dir": str(tmp_path)} | changes
+    with pytest.raises(WorkbookError, match=words):
+        workbook.begin(namespace, study)
 
 
 # ------------------------------------------------------------------------------ the whole run

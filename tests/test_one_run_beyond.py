@@ -131,7 +131,9 @@ def test_verdicts_follow_from_the_tables(tables):
     share = verdicts["share of the ceiling, audits by curves, q = 0.1"]
     assert share["ours"] == pytest.approx(1.01)
     saved = verdicts["training runs that one run replaces, full batch, ε = 8"]
-    assert (saved["low"], saved["ours"], saved["high"]) == (1000, 100_000, 100_000)
+    assert (saved["ours"], saved["low"], saved["high"]) == (1000, None, None)
+    assert saved["verdict"] == "more than 1,000, at most 100,000"
+    assert "only 10, 1,000 and 100,000 were tried" in saved["reason"]
     reached = [row for claim, row in verdicts.items() if claim.startswith("full batch, ε = 8")]
     assert [row["verdict"] for row in reached] == ["reached", "reached"]
     lower = {name: tables[name].assign(epsilon_lower_bound=3.0) for name in tables}

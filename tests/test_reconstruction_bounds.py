@@ -27,9 +27,9 @@ PARAMETERS = SimpleNamespace(
 )
 
 
-def cell_rows(function, dataset=None, **changes):
+def cell_rows(function, loaded=None, **changes):
     cell = BASE | changes
-    return pd.DataFrame(function(cell, sweep.Streams(0, cell), dataset))
+    return pd.DataFrame(function(cell, sweep.Streams(0, cell), loaded))
 
 
 def test_bounds_by_all_methods_for_full_batches():
@@ -63,7 +63,13 @@ def test_estimates_stand_beside_the_exact_bound():
 
 def test_prior_of_images():
     """Exact match of different images: at most 1/n and what 60 of them cannot rule out."""
-    rows = cell_rows(bounds.prior, data.load("mnist5k"), n_images=60, radii=[0.0, 9.0, 40.0])
+    prior = {"dataset": "mnist5k", "n_images": 60, "epsilons": [4.0]}
+    rows = pd.concat(
+        [
+            cell_rows(bounds.prior, data.load("mnist5k"), **prior, radius=radius)
+            for radius in (0.0, 9.0, 40.0)
+        ]
+    )
     assert (rows["kappa_low"] <= rows["kappa_high"]).all()
     assert (rows["kappa_high"].diff().dropna() >= 0).all()
     assert rows["kappa_high"].iloc[-1] == 1  # no two images are further apart than 28
@@ -115,7 +121,7 @@ def tables(*, figure_5=(0.195, 0.30, 0.345), rival=1.2, covered=20):
         for i in range(20)
     ]
     prior = [
-        {"epsilon": epsilon, "radius": radius, "n_images": 60, "steps": 10}
+        {"dataset": "mnist", "epsilon": epsilon, "radius": radius, "n_images": 60, "steps": 10}
         | {"kappa": k, "kappa_low": k / 2, "kappa_high": min(1, 2 * k), "bound": min(1, 3 * k)}
         for epsilon in (1.0, 4.0)
         for radius, k in ((0.0, 0.01), (9.0, 0.5))

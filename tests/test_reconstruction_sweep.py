@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from study_notebook import check_profile, checked, declared, forge, profile, run
 
-from lib import data, parameters, paths, results, verification
+from lib import data, parameters, paths, results, verification, workbook
 from lib import reconstruction_attacks as attacks
 from lib import reconstruction_bounds as bounds
 from lib import reconstruction_images as images
@@ -156,6 +156,21 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
 def test_bad_parameters_are_refused_by_name(changes, words):
     with pytest.raises(WorkbookError, match=words):
         checked(study, **TINY | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prior_n_images": 4001}, "prior_n_images = 4001; allowed: at most 4000, the training"),
+        ({"n_train": 4001}, "n_train = 4001 with prior_size = 3 needs 4003 images; allowed: at"),
+        ({"image_targets": 1001}, "image_targets = 1001; allowed: at most 1000, the test images"),
+        ({"image_known": 4000}, "image_known = 4000 with image_shadow_models = .*; allowed:"),
+    ],
+)
+def test_sizes_that_no_section_can_have_are_refused_before_the_first(changes, words, tmp_path):
+    namespace = declared(study) | TINY | {"results_dir": str(tmp_path), "prior_size": 3} | changes
+    with pytest.raises(WorkbookError, match=words):
+        workbook.begin(namespace, study)
 
 
 FORGERIES = [
