@@ -86,6 +86,15 @@ def new_figure(
     return figure, axes
 
 
+def start_at_zero(axes: Axes | np.ndarray) -> None:
+    """Let the vertical axes begin at 0; to be called once everything is drawn.
+
+    A limit set earlier holds for whatever is drawn later too, on every axes that shares the range.
+    """
+    for each in np.ravel(axes):
+        each.set_ylim(bottom=0)
+
+
 def series(index: int) -> dict[str, Any]:
     """Give colour, marker and line style of a figure's series number ``index``, from 0."""
     return {

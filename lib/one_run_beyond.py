@@ -527,7 +527,7 @@ def draw_many_runs(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         ax.plot(1, reached, **filled)
         ax.axhline(reached, color=figures.COLOURS[i], linewidth=0.7, linestyle=":")
     ax.set_xscale("log")
-    ax.set_ylim(bottom=0)
+    figures.start_at_zero(ax)
     ax.set_xlabel("training runs (at 1: one run with many canaries, filled)")
     ax.set_ylabel("lower bound on ε (nats)")
     figure.legend(loc="outside right upper", title="many runs, one canary", alignment="left")

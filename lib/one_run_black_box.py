@@ -568,11 +568,10 @@ def draw_black_box(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
                 _draw_kind(ax, of_score[of_score["kind"] == kind], sweep, column, index)
             if column == "area":
                 ax.axhline(0.5, color="grey", linewidth=1, label="no information")
-            else:
-                ax.set_ylim(bottom=0)
             if sweep == CANARIES:
                 ax.set_ylabel(label)
         _set_values(column_of_axes[-1], sweep, runs)
+    figures.start_at_zero(axes[0])
     handles = {
         label: handle
         for ax in axes[:2, 0]

@@ -937,7 +937,7 @@ def draw_pairs(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         first = planned[0]
         ax.set_title(f"{first['n_pairs']:,} pairs, q = {rate:g}, T = {first['steps']}")
         ax.set_xlabel(f"replace-one ε (nats) at δ = {first['delta']:g}")
-        ax.set_ylim(bottom=0)
+    figures.start_at_zero(axes)
     np.atleast_1d(axes)[0].set_ylabel("lower bound on ε (nats)")
     np.atleast_1d(axes)[0].legend(loc="upper left")
     return figure

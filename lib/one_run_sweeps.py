@@ -295,6 +295,7 @@ def draw_sweeps(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
             ax.set_title(f"q = {rate:g}, {sweep} vary")
             ax.set_xlabel(AXIS[sweep])
         row[0].set_ylabel("lower bound on ε (nats)")
+    figures.start_at_zero(axes)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
@@ -313,7 +314,6 @@ def _draw_sweep(ax, runs: pd.DataFrame, varied: str, ceilings: pd.DataFrame) -> 
     ax.axhline(headline["theoretical_epsilon"].max(), color="grey", linewidth=1, label="truth")
     ax.set_xscale("log")
     ax.xaxis.set_minor_formatter(NullFormatter())
-    ax.set_ylim(bottom=0)
 
 
 FIGURES = {

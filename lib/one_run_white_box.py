@@ -575,11 +575,11 @@ def draw_scores(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
             style = figures.series(i) | {"linestyle": "none", "markerfacecolor": "none"}
             ax.plot(x, bounds["epsilon_lower_bound"], label=score.replace("_", " "), **style)
         ax.set_xticks(range(len(epsilons)), [f"{epsilon:g}" for epsilon in epsilons])
-        ax.set_ylim(bottom=0)
         first = runs.iloc[0]
         ax.set_title(f"{name} ({first['n_train']:,}), q = {first['sampling_rate']:g}")
         ax.set_xlabel(f"theoretical ε (nats) at δ = {first['delta']:g}")
     np.atleast_1d(axes)[0].set_ylabel("lower bound on ε (nats)")
+    figures.start_at_zero(axes)
     np.atleast_1d(axes)[0].legend(loc="upper left", title="score", alignment="left")
     return figure
 

@@ -134,6 +134,7 @@ def exposed(cell: dict, streams, dataset) -> list[dict]:
             "mean_mass_choice": float(masses[i, :half].mean()),
         }
         | _rate_columns(n_runs - half, int(correct[i, half:].sum()))
+        | _mass_columns(masses[i, half:])
         for i in range(n_sets)
     ]
 
@@ -231,9 +232,8 @@ def _attack_rows(cell: dict, outcomes: dict, gradients: dict) -> list[dict]:
         common
         | {"attack": name}
         | _rate_columns(best.size, int(outcome.correct.sum()))
+        | _mass_columns(outcome.masses)
         | {
-            "mean_mass": float(outcome.masses.mean()),
-            "mass_error": float(outcome.masses.std(ddof=1) / np.sqrt(best.size)),
             "n_right_alone": int((outcome.correct & ~best).sum()),
             "n_map_right_alone": int((best & ~outcome.correct).sum()),
         }
@@ -261,6 +261,13 @@ def _rate_columns(n_runs: int, n_correct: int) -> dict:
         "success": float(intervals.rate(**counts)),
         "success_low": float(intervals.rate_at_least(**counts)),
         "success_high": float(intervals.rate_upper(**counts)),
+    }
+
+
+def _mass_columns(masses: np.ndarray) -> dict:
+    return {
+        "mean_mass": float(masses.mean()),
+        "mass_error": float(masses.std(ddof=1) / np.sqrt(masses.size)),
     }
 
 
@@ -390,11 +397,7 @@ def _rate_fields() -> tuple[Field, ...]:
     )
 
 
-ATTACK_FIELDS = (
-    *MECHANISM_FIELDS,
-    PRIOR_SIZE,
-    Field("attack", "string", "", "sum, top (qT steps) or map (posterior)"),
-    *_rate_fields(),
+_MASS_FIELDS = (
     Field(
         "mean_mass",
         "number",
@@ -404,6 +407,13 @@ ATTACK_FIELDS = (
         maximum=1,
     ),
     Field("mass_error", "number", "", "standard error of that mean", minimum=0),
+)
+ATTACK_FIELDS = (
+    *MECHANISM_FIELDS,
+    PRIOR_SIZE,
+    Field("attack", "string", "", "sum, top (qT steps) or map (posterior)"),
+    *_rate_fields(),
+    *_MASS_FIELDS,
     Field("n_right_alone", "integer", "", "runs where it is right and map is not", minimum=0),
     Field("n_map_right_alone", "integer", "", "runs where map is right and it is not", minimum=0),
     Field("squared_norm", "number", "", "mean ‖g‖²/C² of candidates' clipped gradients", minimum=0),
@@ -454,6 +464,7 @@ TABLES = {
                 maximum=1,
             ),
             *_rate_fields(),
+            *_MASS_FIELDS,
             bound_field(),
         ),
         key=("sampling_rate", "kind", "candidate_set"),
@@ -503,17 +514,19 @@ def exposed_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = []
     for (rate, kind), sets in tables["exposed"].groupby(["sampling_rate", "kind"], sort=False):
         chosen = _most_exposed(sets)
+        mass, low, high = _by_mass(chosen)
         rows.append(
             {
                 "q": rate,
                 "candidates": kind,
                 "sets": len(sets),
-                "mean of all sets": sets["n_correct"].sum() / sets["n_runs"].sum(),
-                "chosen set": chosen["success"],
-                "low": chosen["success_low"],
-                "high": chosen["success_high"],
+                "mean of all sets": sets["mean_mass"].mean(),
+                "chosen set": mass,
+                "low": low,
+                "high": high,
+                "named": f"{chosen['n_correct']} of {chosen['n_runs']}",
                 "bound": chosen["bound"],
-                "of bound": chosen["success"] / chosen["bound"],
+                "of bound": mass / chosen["bound"],
             }
         )
     return pd.DataFrame(rows)
@@ -604,16 +617,20 @@ def _loss_verdict(name: str, point: dict, runs: pd.DataFrame, ideal: pd.DataFram
 def _exposed_verdict(rate: float, sets: pd.DataFrame) -> dict:
     """The most exposed of all candidate sets, as a share of the bound."""
     chosen = _most_exposed(sets)
-    names = ("success", "success_low", "success_high")
-    share = tuple(chosen[name] / chosen["bound"] for name in names)
+    share = tuple(each / chosen["bound"] for each in _by_mass(chosen))
     return verdict_row(
         f"most exposed candidate set as a share of the bound, q = {rate:g}",
         "at most 1",
         share,
         "agrees" if share[1] <= 1 else "differs: above the bound",
-        f"{chosen['kind']}, the best of {len(sets)} sets on one half of the runs; "
-        f"{chosen['n_correct']} of {chosen['n_runs']} on the other",
+        f"{chosen['kind']}, the best of {len(sets)} sets on one half of the runs; mean posterior "
+        f"mass on the other, where {chosen['n_correct']} of {chosen['n_runs']} targets were named",
     )
+
+
+def _by_mass(row: pd.Series) -> tuple[float, float, float]:
+    """Chance of naming the target, by posterior masses, which scatter less than counts."""
+    return intervals.normal_interval(row["mean_mass"], row["mass_error"] ** 2)
 
 
 def _most_exposed(sets: pd.DataFrame) -> pd.Series:
@@ -658,7 +675,7 @@ def draw_attacks(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         ax.set_xscale("log")
         ax.set_title(f"ε = {epsilon:g}, T = {runs['steps'].iloc[0]}, n = {n}")
         ax.set_xlabel("sampling rate q")
-        ax.set_ylim(bottom=0)
+    figures.start_at_zero(axes)
     np.atleast_1d(axes)[0].set_ylabel("target named (share of runs)")
     handles, labels = np.atleast_1d(axes)[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3)
@@ -696,7 +713,7 @@ def draw_figure_5(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     ax.axhline(1 / first["prior_size"], color="grey", linewidth=1, linestyle=":", label="guessing")
     figures.paper_value(ax, list(PAPER_BOUNDS), list(PAPER_BOUNDS.values()), label="paper")
     figures.paper_value(ax, list(PAPER_SUCCESS), list(PAPER_SUCCESS.values()), label="_paper")
-    ax.set_ylim(bottom=0)
+    figures.start_at_zero(ax)
     ax.set_xlabel("sampling rate q")
     ax.set_ylabel("target named (share of runs)")
     ax.set_title(f"ε = {first['epsilon']:g}, T = {first['steps']}, n = {first['prior_size']}")
@@ -745,26 +762,23 @@ def draw_exposed(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     for ax, rate in zip(np.atleast_1d(axes), rates, strict=True):
         at = sets[sets["sampling_rate"] == rate]
         for i, kind in enumerate(KINDS):
-            of_kind = at[at["kind"] == kind].sort_values("success")
+            of_kind = at[at["kind"] == kind].sort_values("mean_mass")
             y = i + np.linspace(-0.3, 0.3, len(of_kind)) if len(of_kind) > 1 else [float(i)]
             plain = {"linestyle": "none", "marker": "o", "markersize": 3}
-            ax.plot(of_kind["success"], y, color=figures.COLOURS[0], label="a set", **plain)
+            ax.plot(of_kind["mean_mass"], y, color=figures.COLOURS[0], label="a set", **plain)
             chosen = _most_exposed(of_kind)
             place = np.asarray(y)[of_kind.index.get_loc(chosen.name)]
-            ends = [
-                [chosen["success"] - chosen["success_low"]],
-                [chosen["success_high"] - chosen["success"]],
-            ]
+            mass, low, high = _by_mass(chosen)
             style = figures.series(1) | {"linestyle": "none", "capsize": 2}
             label = "chosen on other runs"
-            ax.errorbar([chosen["success"]], [place], xerr=ends, label=label, **style)
+            ax.errorbar([mass], [place], xerr=[[mass - low], [high - mass]], label=label, **style)
         ax.axvline(at["bound"].iloc[0], color=figures.BLACK, label="upper bound")
         ax.axvline(
             1 / at["prior_size"].iloc[0], color="grey", linewidth=1, linestyle=":", label="guessing"
         )
         ax.set_yticks(range(len(KINDS)), KINDS)
         ax.set_title(f"ε = {at['epsilon'].iloc[0]:g}, q = {rate:g}")
-        ax.set_xlabel("target named (share of runs)")
+        ax.set_xlabel("chance of naming the target")
         ax.set_xlim(left=0)
     handles = dict(zip(*reversed(np.atleast_1d(axes)[0].get_legend_handles_labels()), strict=True))
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=4)

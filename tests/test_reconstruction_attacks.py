@@ -97,6 +97,8 @@ def test_exposed_sets_choose_and_count_on_different_runs(digits):
         assert (row["n_choice"], row["n_runs"]) == (5, 6)
         assert 0 < row["mean_mass_choice"] <= 1
         assert row["success"] == row["n_correct"] / 6
+        assert 0 < row["mean_mass"] <= 1
+        assert row["mean_mass"] != row["mean_mass_choice"]
 
 
 # ---------------------------------------------------------------------------------- verdicts
@@ -125,7 +127,7 @@ def exposed_rows():
         [
             {"epsilon": 4.0, "sampling_rate": 1.0, "kind": kind, "candidate_set": i}
             | {"prior_size": 10, "n_runs": 100, "n_correct": 20 + i, "bound": 0.36}
-            | {"success": 0.2 + i / 100, "success_low": 0.1, "success_high": 0.3}
+            | {"success": 0.1, "mean_mass": 0.2 + i / 100, "mass_error": 0.01}
             | {"mean_mass_choice": 0.9 if (kind, i) == ("mislabelled", 0) else 0.2 + i / 100}
             for kind in attacks.KINDS
             for i in range(3)
@@ -174,6 +176,7 @@ def test_most_exposed_set_is_chosen_without_looking_at_its_count():
     )
     (row,) = [row for row in attacks.verdicts(tables()) if row["claim"].startswith("most exposed")]
     assert row["ours"] == pytest.approx(0.2 / 0.36)
+    assert row["high"] == pytest.approx((0.2 + 1.96 * 0.01) / 0.36, abs=1e-4)
     assert row["verdict"] == "agrees"
 
 
@@ -186,6 +189,7 @@ def test_figures_show_what_the_tables_hold(name, tmp_path):
     changed = {key: frame.copy() for key, frame in first.items()}
     for key in ("idealised", "network", "exposed"):
         changed[key]["success"] += 0.01
+        changed[key]["mean_mass"] += 0.01
     drawn = [
         figures.save(attacks.FIGURES[name].draw(made), tmp_path / f"{i}")[0].read_bytes()
         for i, made in enumerate((first, first, changed))
