@@ -663,7 +663,7 @@ def draw_attacks(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     """Success against q, a panel for each ε: attacks on a network, idealised, and the bound."""
     audits, ideal = tables["network"], tables["idealised"]
     epsilons = sorted(audits["epsilon"].unique())
-    figure, axes = figures.new_figure(1, len(epsilons), height=3.6, share_y=True)
+    figure, axes = figures.new_figure(1, len(epsilons), height=3.6)
     for ax, epsilon in zip(np.atleast_1d(axes), epsilons, strict=True):
         runs = audits[audits["epsilon"] == epsilon]
         n = runs["prior_size"].iloc[0]
