@@ -442,7 +442,8 @@ def scheme_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
                 | interval_columns("advantage", values, without)
                 | _allowed(tables, scheme, protocol)
             )
-    return rows + [dict.fromkeys(rows[0]) | {"source": "quoted", "protocol": "–"} | q for q in QUOTED]
+    nothing = dict.fromkeys(rows[0]) | {"source": "quoted", "protocol": "–"}
+    return rows + [nothing | quoted for quoted in QUOTED]
 
 
 def interval_columns(name: str, values: np.ndarray, without: np.ndarray | None = None) -> dict:
@@ -932,7 +933,7 @@ def _noun(what: str) -> str:
 
 
 def draw_advantages(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
-    """Advantages with intervals: all schemes over U on the left, the wrong protocol on the right."""
+    """Advantages with intervals: all schemes over U left, the wrong protocol right."""
     rows = tables["schemes"][tables["schemes"]["source"] == "here"]
     right, wrong = rows[rows["protocol"] == UNIVERSE], rows[rows["scheme"].isin(WITH_SUBSET)]
     figure, (left_axes, right_axes) = figures.new_figure(1, 2, height=3.6)
@@ -949,8 +950,9 @@ def draw_advantages(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         color=figures.COLOURS[1],
         label="cap of the expected advantage",
     )
-    papers = [(100 * PAPER_ADVANTAGES[s], i) for i, s in enumerate(right["scheme"]) if s in PAPER_ADVANTAGES]
-    figures.paper_value(left_axes, *zip(*papers, strict=True))
+    paper = {i: PAPER_ADVANTAGES.get(scheme) for i, scheme in enumerate(right["scheme"])}
+    paper = {i: 100 * value for i, value in paper.items() if value is not None}
+    figures.paper_value(left_axes, list(paper.values()), list(paper))
     left_axes.axvline(0, color="grey", linewidth=1)
     left_axes.set_title("asked about all of U")
     labels = [f"{s}:\n{p}" for s, p in zip(wrong["scheme"], wrong["protocol"], strict=True)]

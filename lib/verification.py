@@ -48,6 +48,7 @@ DERIVED = {
     "condensation_membership.attack_rows": "lib.condensation_membership",
     "condensation_membership.roc_rows": "lib.condensation_membership",
     "condensation_membership.scheme_rows": "lib.condensation_membership",
+    "condensation_worst_case.detection_rows": "lib.condensation_worst_case",
     "condensation_reevaluation.verdicts": "lib.condensation_reevaluation",
     "one_run_audit.verdicts": "lib.one_run_audit",
     "one_run_theory.verdicts": "lib.one_run_theory",
