@@ -61,7 +61,7 @@ PARAMETERS = {
     "full_batch_size": Parameter("int", "batch size without defence", minimum=1),
     "n_iterations": Parameter("int", "iterations of distribution matching", minimum=1),
     "real_batch": Parameter("int", "real images a class in each of them", minimum=1),
-    "image_learning_rate": Parameter("float", "learning rate of the condensed images", above=0),
+    "image_learning_rate": Parameter("float", "learning rate of the condensed images at width 128", above=0),
     "dp_epsilons": Parameter("floats", "theoretical ε of DP-SGD", above=0, maximum=100),
     "little_noise_multiplier": Parameter(
         "float", "noise multiplier of DP-SGD with little noise", minimum=0.2
@@ -358,9 +358,7 @@ def _guesses(scores, members, attacked, choice: membership.Choice) -> dict[str, 
         membership.counts_at(scores, members, thresholds, attacked=attacked)
         for thresholds in honest
     ]
-    by_rule = {
-        rule: _by_name(count) for rule, count in zip(RULES_OF_GUESSING, counts, strict=True)
-    }
+    by_rule = {rule: _by_name(count) for rule, count in zip(RULES_OF_GUESSING, counts, strict=True)}
     curves = _curves(scores, members, attacked)
     at = [
         [curve.index_of_largest_advantage(), *curve.index_at_most(np.array(list(AT_MOST)))]
@@ -642,9 +640,7 @@ TABLES = {
                 "their share",
                 minimum=0,
                 maximum=1,
-                recipe=recipe(
-                    "intervals.rate", n_successes="n_test_correct", n_trials="n_test"
-                ),
+                recipe=recipe("intervals.rate", n_successes="n_test_correct", n_trials="n_test"),
             ),
             _packed("logits", "log p/(1 − p) of the true class", kind="a little-endian half float"),
         ),

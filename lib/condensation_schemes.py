@@ -22,6 +22,7 @@ DM_NOISE = "DM from noise"
 LITTLE_NOISE = "DP-SGD, little noise"
 CONDENSED = (SUBSET, DM_REAL, DM_NOISE)
 SUBSET_SHARE = 0.01  # |S| over |U|, so that |S| is about 2 % of |T|
+PAPER_WIDTH = 128  # of the ConvNet; learning rates of condensed images are meant for it
 NETWORK = "ConvNet, 3 blocks, instance norm"
 
 
@@ -172,7 +173,8 @@ def condense(cell: dict, inputs, labels, sequence, dataset, *, initial=None):
         n_per_class=cell["n_per_class"],
         n_iterations=cell["n_iterations"],
         real_batch=cell["real_batch"],
-        learning_rate=cell["image_learning_rate"],
+        # The loss is a sum over features, which go with the width: steps of the same size.
+        learning_rate=cell["image_learning_rate"] * PAPER_WIDTH / cell["width"],
         width=cell["width"],
         device=cell["device"],
         sequence=sequence,

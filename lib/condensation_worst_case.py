@@ -112,9 +112,7 @@ def _condensed(cell: dict, streams, dataset, inputs, labels, target):
     if cell["scheme"] == schemes.SUBSET:
         kept = _subset(labels.numpy(), cell["n_per_class"], streams.generator("subset"))
         return schemes.fit(cell, inputs[kept], labels[kept], streams, dataset)
-    condensed = schemes.condense(
-        cell, inputs, labels, streams.sequence("condensation"), dataset
-    )
+    condensed = schemes.condense(cell, inputs, labels, streams.sequence("condensation"), dataset)
     return schemes.fit(cell, *condensed, streams, dataset)
 
 
