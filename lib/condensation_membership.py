@@ -385,8 +385,8 @@ def _counts_row(counts: dict) -> dict:
     return counts | {"advantage": float(membership.advantage(**counts))}
 
 
-def chosen_scores(tables: dict[str, pd.DataFrame], scheme: str, logits, members) -> np.ndarray:
-    """Scores over U of the attack that each pair's shadows chose, (models, examples)."""
+def chosen_attacks(tables: dict[str, pd.DataFrame], scheme: str) -> list[str]:
+    """The attack over U that each pair's shadows chose."""
     attacks = tables["attacks"]
     rows = attacks[
         (attacks["scheme"] == scheme)
@@ -394,10 +394,16 @@ def chosen_scores(tables: dict[str, pd.DataFrame], scheme: str, logits, members)
         & (attacks["rule"] == LARGEST)
         & (attacks["side"] == 0)
         & attacks["chosen"]
-    ].sort_values("pair")
-    names = list(rows["attack"].unique())
+    ]
+    return rows.sort_values("pair")["attack"].to_list()
+
+
+def chosen_scores(tables: dict[str, pd.DataFrame], scheme: str, logits, members) -> np.ndarray:
+    """Scores over U of the attack that each pair's shadows chose, (models, examples)."""
+    chosen = chosen_attacks(tables, scheme)
+    names = list(dict.fromkeys(chosen))
     scores = [membership.attack_scores(logits, members, attack=attack) for attack in names]
-    return membership.of_chosen(scores, rows["attack"].map(names.index).to_numpy())
+    return membership.of_chosen(scores, np.array([names.index(attack) for attack in chosen]))
 
 
 # ------------------------------------------------------------------------- the paper's table

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from lib import condensation_membership, condensation_worst_case
+from lib import (
+    condensation_epsilon,
+    condensation_membership,
+    condensation_theory,
+    condensation_worst_case,
+)
 from lib.one_run_tables import VERDICT_FIELDS
 from lib.parameters import SHARED
 from lib.tables import Table
@@ -25,7 +30,12 @@ PAPERS = (
     },
 )
 # In the order of the notebook.
-PARTS = (condensation_membership, condensation_worst_case)
+PARTS = (
+    condensation_membership,
+    condensation_epsilon,
+    condensation_worst_case,
+    condensation_theory,
+)
 PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
 }

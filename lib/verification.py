@@ -27,6 +27,7 @@ RECIPES = {
     "one_run.epsilon_lower_bound_biased": "lib.one_run",
     "one_run.epsilon_lower_bound_from_runs": "lib.one_run",
     "one_run.p_value": "lib.one_run",
+    "condensation.exponential_mechanism_epsilon": "lib.condensation",
     "intervals.rate": "lib.intervals",
     "intervals.rate_at_least": "lib.intervals",
     "intervals.rate_lower": "lib.intervals",
@@ -35,6 +36,7 @@ RECIPES = {
     "intervals.t_upper": "lib.intervals",
     "membership.advantage": "lib.membership",
     "membership.area": "lib.membership",
+    "membership.log_ratio": "lib.membership",
     "reconstruction.squared_error_bound": "lib.reconstruction",
     "reconstruction.success_bound_of_rows": "lib.reconstruction",
     "trade_off.smallest_unrefuted_epsilon": "lib.trade_off",
@@ -45,9 +47,12 @@ RECIPES = {
 }
 # The functions that may make a whole table from the others.
 DERIVED = {
+    "condensation_epsilon.claim_rows": "lib.condensation_epsilon",
+    "condensation_epsilon.exposed_rows": "lib.condensation_epsilon",
     "condensation_membership.attack_rows": "lib.condensation_membership",
     "condensation_membership.roc_rows": "lib.condensation_membership",
     "condensation_membership.scheme_rows": "lib.condensation_membership",
+    "condensation_theory.exponential_rows": "lib.condensation_theory",
     "condensation_worst_case.detection_rows": "lib.condensation_worst_case",
     "condensation_reevaluation.verdicts": "lib.condensation_reevaluation",
     "one_run_audit.verdicts": "lib.one_run_audit",
