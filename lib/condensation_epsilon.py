@@ -250,9 +250,7 @@ TABLES = {
             Field("n_examples", "integer", "", "examples in the group", minimum=1),
             Field("n_pairs", "integer", "", "pairs it is measured on", minimum=2),
             *over_universe.COUNT_FIELDS,
-            Field(
-                "log_ratio", "number", "nats", "ln(TPR/FPR); none if infinite", required=False
-            ),
+            Field("log_ratio", "number", "nats", "ln(TPR/FPR); none if infinite", required=False),
             *over_universe.interval_fields("advantage", "advantage", "n_pairs"),
         ),
         key=("scheme", "group"),
@@ -311,9 +309,9 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
             "counted; no randomness",
         )
     ]
-    for row in tables["claims"].itertuples():
-        if row.scheme in schemes.CONDENSED:
-            rows.append(_claim_verdict(row))
+    claims = tables["claims"]
+    of_condensed = claims[claims["scheme"].isin(schemes.CONDENSED)]
+    rows += [_claim_verdict(row) for row in of_condensed.itertuples()]
     return rows + _group_verdicts(tables["exposed"])
 
 
@@ -335,9 +333,7 @@ def _group_verdicts(exposed: pd.DataFrame) -> list[dict]:
     """Whether the most exposed share gives away more than everybody, by its own interval."""
     rows = []
     for scheme, groups in exposed.groupby("scheme", sort=False):
-        everybody, share = (
-            groups[groups["group"] == name].iloc[0] for name in (EVERYBODY, SHARE)
-        )
+        everybody, share = (groups[groups["group"] == name].iloc[0] for name in (EVERYBODY, SHARE))
         names = ("advantage", "advantage_low", "advantage_high")
         interval = tuple(float(share[name]) for name in names)
         more = interval[1] > float(everybody["advantage_high"])

@@ -61,7 +61,9 @@ PARAMETERS = {
     "full_batch_size": Parameter("int", "batch size without defence", minimum=1),
     "n_iterations": Parameter("int", "iterations of distribution matching", minimum=1),
     "real_batch": Parameter("int", "real images a class in each of them", minimum=1),
-    "image_learning_rate": Parameter("float", "learning rate of the condensed images at width 128", above=0),
+    "image_learning_rate": Parameter(
+        "float", "learning rate of the condensed images at width 128", above=0
+    ),
     "dp_epsilons": Parameter("floats", "theoretical ε of DP-SGD", above=0, maximum=100),
     "little_noise_multiplier": Parameter(
         "float", "noise multiplier of DP-SGD with little noise", minimum=0.2

@@ -11,6 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lib import (
+    condensation_beyond,
     condensation_epsilon,
     condensation_membership,
     condensation_theory,
@@ -35,6 +36,7 @@ PARTS = (
     condensation_epsilon,
     condensation_worst_case,
     condensation_theory,
+    condensation_beyond,
 )
 PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()

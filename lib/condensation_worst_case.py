@@ -11,6 +11,8 @@ score is the likelihood ratio of the second image's gradient in the releases, wh
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
@@ -112,7 +114,14 @@ def _condensed(cell: dict, streams, dataset, inputs, labels, target):
     if cell["scheme"] == schemes.SUBSET:
         kept = _subset(labels.numpy(), cell["n_per_class"], streams.generator("subset"))
         return schemes.fit(cell, inputs[kept], labels[kept], streams, dataset)
-    condensed = schemes.condense(cell, inputs, labels, streams.sequence("condensation"), dataset)
+    if cell["scheme"] == schemes.NO_DEFENCE:
+        return schemes.fit(cell, inputs, labels, streams, dataset)
+    initial = None
+    if cell["scheme"] == schemes.DM_REAL:
+        initial = inputs[_start(labels.numpy(), cell["n_per_class"], streams.generator("start"))]
+    condensed = schemes.condense(
+        cell, inputs, labels, streams.sequence("condensation"), dataset, initial=initial
+    )
     return schemes.fit(cell, *condensed, streams, dataset)
 
 
@@ -120,6 +129,15 @@ def _subset(labels: np.ndarray, n_per_class: int, rng: np.random.Generator) -> n
     """Rows of a random subset: one image of class 0, as that is all D has."""
     chosen = [
         rng.choice(np.flatnonzero(labels == c), n_per_class if c else 1, replace=False)
+        for c in np.unique(labels)
+    ]
+    return np.concatenate(chosen)
+
+
+def _start(labels: np.ndarray, n_per_class: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of as many real images of every class; those of class 0 repeat the one or two."""
+    chosen = [
+        rng.choice(np.flatnonzero(labels == c), n_per_class, replace=c == 0)
         for c in np.unique(labels)
     ]
     return np.concatenate(chosen)
@@ -291,7 +309,6 @@ def matching(session) -> dict:
     """What condensation needs besides."""
     p = session.p
     return {
-        "scheme": schemes.DM_NOISE,
         "n_iterations": p.worst_n_iterations,
         "real_batch": p.real_batch,
         "image_learning_rate": p.image_learning_rate,
@@ -308,9 +325,13 @@ def _scheme_cells(session) -> list[dict]:
         "expected_batch_size": p.worst_sampling_rate * (1 + p.worst_n_others * (n_classes - 1)),
     }
     names = ["scheme", "sampling_rate", "steps", "noise_multiplier"]
+    everything = few(session) | {"scheme": schemes.NO_DEFENCE, "n_per_class": None}
+    everything |= {"epochs": p.full_epochs, "batch_size": p.full_batch_size}
     return [
+        everything,
         few(session) | {"scheme": schemes.SUBSET},
-        few(session) | matching(session),
+        few(session) | matching(session) | {"scheme": schemes.DM_REAL},
+        few(session) | matching(session) | {"scheme": schemes.DM_NOISE},
         *(private | row for row in session.tables["worst_mechanisms"][names].to_dict("records")),
     ]
 
@@ -422,6 +443,13 @@ MODEL_FIELDS = (
         },
     ),
 )
+# The same where every model is made from condensed images, whose sizes are part of its name.
+SIZED_MODEL_FIELDS = tuple(
+    dataclasses.replace(field, required=True)
+    if field.name in ("n_per_class", "n_iterations")
+    else field
+    for field in MODEL_FIELDS
+)
 
 
 def _rate_field(name: str, function: str, meaning: str) -> Field:
@@ -529,7 +557,7 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     """The note's worst case, and what private training's claims are worth."""
     rows = []
     for row in tables["detections"].itertuples():
-        if row.scheme == schemes.DM_NOISE:
+        if row.scheme in (schemes.DM_REAL, schemes.DM_NOISE):
             rows.append(_detection_verdict(row))
         if row.claimed_epsilon == row.claimed_epsilon:  # none is missing as NaN
             rows.append(_claim_verdict(row))

@@ -47,6 +47,7 @@ RECIPES = {
 }
 # The functions that may make a whole table from the others.
 DERIVED = {
+    "condensation_beyond.grid_rows": "lib.condensation_beyond",
     "condensation_epsilon.claim_rows": "lib.condensation_epsilon",
     "condensation_epsilon.exposed_rows": "lib.condensation_epsilon",
     "condensation_membership.attack_rows": "lib.condensation_membership",
