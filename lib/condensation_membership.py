@@ -171,7 +171,8 @@ def _network(cell: dict, streams, dataset, inputs, labels, drawn: dict):
             initial=initial,
         )
         return schemes.fit(cell, *condensed, common, dataset)
-    return schemes.fit_privately(cell, inputs[members], labels[members], streams, dataset)
+    network = schemes.fresh_network(cell, dataset, common.sequence("initialisation"))
+    return schemes.fit_privately(cell, inputs[members], labels[members], streams, network=network)
 
 
 # ---------------------------------------------------------- numbers of all examples in one text

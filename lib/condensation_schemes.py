@@ -118,14 +118,9 @@ def fresh_network(cell: dict, dataset, sequence: np.random.SeedSequence):
     """An untrained ConvNet of the cell's ``width`` on its ``device``."""
     from lib import models
 
-    shape, n_classes = dataset.train_images.shape[1:], cell.get("n_classes")
-    network = models.build(
-        "conv_net",
-        shape,
-        n_classes or len(dataset.class_names),
-        sequence,
-        width=cell["width"],
-    )
+    shape = dataset.train_images.shape[1:]
+    n_classes = cell.get("n_classes", len(dataset.class_names))
+    network = models.build("conv_net", shape, n_classes, sequence, width=cell["width"])
     return network.to(cell["device"])
 
 
@@ -133,7 +128,8 @@ def fit(cell: dict, inputs, labels, streams: sweep.Streams, dataset):
     """Train on a few images, all in each step, as subset and condensed images are.
 
     Args:
-        cell: ``width``, ``epochs``, ``learning_rate``, ``device``; ``batch_size`` if not all.
+        cell: ``width``, ``epochs``, ``learning_rate``, ``device``; ``batch_size`` if not all,
+            ``n_classes`` if not the dataset's.
         inputs, labels: tensors.
         streams: of start ("initialisation") and order ("training").
         dataset: whose augmentation to use.
@@ -184,24 +180,19 @@ def condense(cell: dict, inputs, labels, sequence, dataset, *, initial=None):
     return condensed.images, condensed.labels
 
 
-def fit_privately(
-    cell: dict, inputs, labels, streams: sweep.Streams, dataset, *, network=None, **hooks
-):
-    """Train by DP-SGD.
+def fit_privately(cell: dict, inputs, labels, streams: sweep.Streams, *, network, **hooks):
+    """Train ``network`` by DP-SGD, and return it.
 
     Args:
         cell: ``noise_multiplier``, ``clip_norm``, ``sampling_rate``, ``steps``,
-            ``private_learning_rate``, ``expected_batch_size`` (public), ``width``, ``device``.
+            ``private_learning_rate``, ``expected_batch_size`` (public), ``device``.
         inputs, labels: the training set, tensors.
-        streams: of start, batches and noise.
-        dataset: of the network's shapes.
-        network: to go on from, instead of a fresh one.
+        streams: of batches and noise.
+        network: fresh, on the cell's device.
         hooks: of :func:`lib.dpsgd.train`.
     """
     from lib import dpsgd, models
 
-    if network is None:
-        network = fresh_network(cell, dataset, streams.sequence("initialisation"))
     dpsgd.train(
         network,
         inputs,

@@ -164,7 +164,6 @@ def _private(cell: dict, streams, dataset, inputs, labels, target):
         inputs,
         labels,
         streams,
-        dataset,
         network=network,
         extra_gradient=witness.gradient,
         on_release=witness.observe,

@@ -136,7 +136,7 @@ def test_a_perfect_attack_reaches_the_cap_and_the_wrong_protocol_says_one(expose
 
 
 def test_attacks_are_chosen_without_their_pair(digits):
-    """Other logits of a pair change neither its attack nor its thresholds' figure on the shadows."""
+    """Other logits of a pair change neither its attack nor its shadows' advantage."""
     logits = np.random.default_rng(1).standard_normal((8, N))
     changed = logits.copy()
     changed[2:4] = -5 * changed[2:4] + 1

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib import data, sweep
 from lib import condensation_schemes as schemes
 from lib import condensation_worst_case as worst
+from lib import data, sweep
 from lib.errors import WorkbookError
 
 CLAIM = {"delta": 1e-5, "significance": 0.05}
