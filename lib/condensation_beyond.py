@@ -355,9 +355,11 @@ def draw_grid(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
             plural = "" if n_per_class == 1 else "s"
             name = f"{n_per_class} image{plural} a class"
             ax.plot(x, 100 * line[mean], label=name, **figures.series(i))
+        ax.xaxis.get_major_locator().set_params(integer=True)
         ax.set_xlabel("iterations of distribution matching")
         ax.set_ylabel(label)
     left.axhline(50, color="grey", linewidth=1)
+    left.set_ylim(0, 103)
     left.legend(loc="lower right")
     return figure
 

@@ -369,7 +369,6 @@ def draw_epsilons(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     left.set_xscale("symlog", linthresh=1)
     left.set_xlabel("nats")
     left.set_yticks(places, claims["scheme"])
-    left.invert_yaxis()
     left.legend(loc="upper center", bbox_to_anchor=(0.4, -0.18))
     for i, (name, rows) in enumerate(exposed.groupby("group", sort=False)):
         mean = 100 * rows["advantage"].to_numpy()
@@ -379,7 +378,8 @@ def draw_epsilons(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
         right.errorbar(mean, y, xerr=np.array(ends), capsize=2, label=name, **style)
     right.axvline(0, color="grey", linewidth=1)
     right.set_yticks(places, [""] * len(places))
-    right.invert_yaxis()
+    for ax in (left, right):
+        ax.set_ylim(len(places) - 0.5, -0.5)
     right.set_xlabel("advantage (%)")
     right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure

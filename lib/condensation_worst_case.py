@@ -12,6 +12,7 @@ score is the likelihood ratio of the second image's gradient in the releases, wh
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 
 import numpy as np
 import pandas as pd
@@ -594,7 +595,7 @@ def draw_clouds(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     """Scores of all counted models, those of D beside those of D′, with each threshold."""
     models, detections = tables["worst_models"], tables["detections"]
     n = len(detections)
-    figure, axes = figures.new_figure(2, (n + 1) // 2, height=5.2)
+    figure, axes = figures.new_figure(2, (n + 1) // 2, height=5.6)
     for ax in axes.ravel()[n:]:
         ax.set_visible(False)
     for ax, row in zip(axes.ravel(), detections.itertuples(), strict=False):
@@ -603,22 +604,15 @@ def draw_clouds(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
             values = counted.loc[counted["set"] == name, "value"].to_numpy()
             # Spread by rank within the cloud, so that equal scores stay visible.
             spread = 0.3 * ((np.arange(len(values)) * 0.618034) % 1 - 0.5)
-            style = figures.series(i) | {"linestyle": "none", "markerfacecolor": "none"}
-            ax.plot(i + spread, values, markersize=4, **_without(style, "markersize"))
+            style = {"linestyle": "none", "markerfacecolor": "none", "markersize": 4}
+            ax.plot(i + spread, values, **figures.series(i) | style)
         ax.axhline(row.sign * row.threshold, color="grey", linewidth=1)
         ax.set_xticks([0, 1], [ONE, TWO])
         ax.set_xlim(-0.5, 1.5)
-        ax.set_title(f"{_wrapped(row.scheme)}\n{100 * row.detection_rate:.0f} % told apart")
+        lines = [*textwrap.wrap(row.scheme, 20), f"{100 * row.detection_rate:.0f} % told apart"]
+        ax.set_title("\n".join(lines), fontsize=8)
         ax.set_ylabel("logit" if row.score == LOGIT else "log-likelihood ratio")
     return figure
-
-
-def _without(style: dict, name: str) -> dict:
-    return {key: value for key, value in style.items() if key != name}
-
-
-def _wrapped(text: str) -> str:
-    return text.replace(" claimed, ", "\nclaimed, ")
 
 
 FIGURES = {
