@@ -336,7 +336,8 @@ def _group_verdicts(exposed: pd.DataFrame) -> list[dict]:
         everybody, share = (groups[groups["group"] == name].iloc[0] for name in (EVERYBODY, SHARE))
         names = ("advantage", "advantage_low", "advantage_high")
         interval = tuple(float(share[name]) for name in names)
-        more = interval[1] > float(everybody["advantage_high"])
+        # Few pairs can agree to the last digit: an interval without width shows nothing.
+        more = interval[2] > interval[1] > float(everybody["advantage_high"])
         rows.append(
             verdict_row(
                 f"advantage against the most exposed {share['n_examples']} examples, {scheme}",
