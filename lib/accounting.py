@@ -72,6 +72,53 @@ def epsilon(
     return value
 
 
+def delta(
+    *,
+    noise_multiplier: float,
+    epsilon: float,
+    sampling_rate: float,
+    steps: int,
+    neighboring: str = "add_remove",
+) -> float:
+    """δ of DP-SGD at an ε ≥ 0; at 0 the largest advantage of any membership attack.
+
+    Args:
+        noise_multiplier: σ ≥ 0; δ is 1 without noise.
+        epsilon: ε ≥ 0.
+        sampling_rate, steps, neighboring: as in :func:`epsilon`.
+
+    Returns:
+        δ from above, in [0, 1].
+
+    Raises:
+        WorkbookError: for a value out of range.
+    """
+    _check(SMALLEST_DELTA, sampling_rate, steps, neighboring)
+    for name, value, least in (
+        ("noise_multiplier", noise_multiplier, 1e-9),
+        ("epsilon", epsilon, 0),
+    ):
+        if not (math.isfinite(value) and value >= least):
+            raise WorkbookError(f"{name} = {value}; allowed: a finite number of at least {least}")
+    accountant = _accountant(
+        float(noise_multiplier), sampling_rate, steps, neighboring, FINE_INTERVAL
+    )
+    return min(1.0, float(accountant.get_delta(epsilon)))
+
+
+def delta_at_zero_of_rows(
+    *, noise_multiplier: np.ndarray, sampling_rate: np.ndarray, steps: np.ndarray
+) -> np.ndarray:
+    """:func:`delta` at ε = 0 for each row of a table, (n,) floats."""
+    rows = np.column_stack([noise_multiplier, sampling_rate, steps]).tolist()
+    return np.array(
+        [
+            delta(noise_multiplier=sigma, epsilon=0.0, sampling_rate=q, steps=int(steps))
+            for sigma, q, steps in rows
+        ]
+    )
+
+
 def epsilon_of_rows(
     *,
     noise_multiplier: np.ndarray,
@@ -196,12 +243,16 @@ def gaussian_epsilon_of_rows(
 
 @functools.cache
 def _epsilon(sigma, delta, sampling_rate, steps, neighboring, interval) -> float:
+    accountant = _accountant(sigma, sampling_rate, steps, neighboring, interval)
+    return float(accountant.get_epsilon(delta))
+
+
+def _accountant(sigma, sampling_rate, steps, neighboring, interval) -> PLDAccountant:
     event = dp_accounting.GaussianDpEvent(sigma)
     if sampling_rate < 1:
         event = dp_accounting.PoissonSampledDpEvent(sampling_rate, event)
     accountant = PLDAccountant(NEIGHBORING[neighboring], value_discretization_interval=interval)
-    accountant.compose(dp_accounting.SelfComposedDpEvent(event, steps))
-    return float(accountant.get_epsilon(delta))
+    return accountant.compose(dp_accounting.SelfComposedDpEvent(event, steps))
 
 
 def _bracket(excess) -> tuple[float, float]:

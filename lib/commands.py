@@ -20,6 +20,7 @@ from lib.errors import WorkbookError
 STUDIES = {  # by the name of their results' folder
     "one_run_audit": "lib.one_run_audit",
     "reconstruction_sweep": "lib.reconstruction_sweep",
+    "condensation_reevaluation": "lib.condensation_reevaluation",
 }
 PROFILES = ("smoke", "cpu", "paper")
 SITE = "site"  # beside the studies' folders

@@ -95,6 +95,26 @@ def permutation_p_value(first: np.ndarray, second: np.ndarray) -> float:
     return float(1 + np.sum(np.abs(sums) >= observed - 1e-9)) / 10_000
 
 
+def t_lower(*, mean, standard_error, n_values, significance=0.05) -> np.ndarray:
+    """Lower end of Student's interval of a mean; numbers or arrays, as in :func:`t_upper`."""
+    return 2 * np.asarray(mean) - t_upper(
+        mean=mean, standard_error=standard_error, n_values=n_values, significance=significance
+    )
+
+
+def t_upper(*, mean, standard_error, n_values, significance=0.05) -> np.ndarray:
+    """Upper end of Student's interval of a mean.
+
+    Args:
+        mean: of the values. All arguments broadcast against each other.
+        standard_error: of the mean.
+        n_values: independent values behind it, at least 2.
+        significance: chance that the two-sided interval misses.
+    """
+    quantile = stats.t.ppf(1 - np.asarray(significance) / 2, np.subtract(n_values, 1))
+    return np.asarray(mean) + quantile * np.asarray(standard_error)
+
+
 def rate_interval(
     n_successes: int, n_trials: int, *, confidence: float = 0.95
 ) -> tuple[float, float]:

@@ -1,0 +1,1040 @@
+"""Study 03, membership inference over the whole universe, every scheme by the same protocol.
+
+Carlini, Feldman and Nasr (arXiv:2209.14987) show that a random subset was compared with dataset
+condensation by another, easier test than condensation itself. Here every scheme gets the same
+training sets, network and attacks (:mod:`lib.membership`), and the wrong test stands beside it.
+
+Cells draw the training sets and train one network each; they keep what the network says about every
+example of U. Everything after that is made from these tables, and made again by ``verify``.
+"""
+
+from __future__ import annotations
+
+import base64
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure as MatplotlibFigure
+from scipy import stats
+
+from lib import audited_run, figures, intervals, membership
+from lib import condensation_schemes as schemes
+from lib.errors import WorkbookError
+from lib.one_run_tables import verdict_row
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.tables import Field, Table
+
+UNIVERSE = "all of U"
+INSIDE, OUTSIDE = "S and as many of T∖S", "S and as many of U∖T"
+SAMPLES = {INSIDE: membership.TRAINING_SET, OUTSIDE: membership.OUTSIDE}
+WITH_SUBSET = (schemes.SUBSET, schemes.DM_REAL)  # those that have an S to be told from S′
+# Rules that turn scores into guesses. The thresholds of the first three come from other models.
+LARGEST = "threshold of the largest advantage"
+AT_MOST = {0.001: "FPR of at most 0.1 %", 0.01: "FPR of at most 1 %"}
+PEEKED = "peeked: "
+RULES_OF_GUESSING = (LARGEST, *AT_MOST.values())
+# What the papers report (arXiv:2209.14987): advantage, and test accuracy where there is one.
+PAPER_SUBSET = 0.016
+PAPER_WRONG = (0.928, 0.0531)
+PAPER_DM = (0.0106, 0.0120)
+PAPER_ADVANTAGES = {
+    schemes.SUBSET: PAPER_SUBSET,
+    schemes.DM_REAL: PAPER_DM[0],
+    schemes.private_name(8.0): 0.028,
+    schemes.LITTLE_NOISE: 0.030,
+}
+QUOTED = (
+    {"scheme": "DP-SGD (TB20, quoted)", "test_accuracy": 0.64, "theoretical_epsilon": 2.0},
+    {"scheme": "without privacy, more than (quoted)", "test_accuracy": 0.96},
+)
+ROC_GRID = np.geomspace(1e-4, 1, 41)
+
+PARAMETERS = {
+    "n_universe": Parameter("int", "examples of the universe U", minimum=1),
+    "n_pairs": Parameter("int", "pairs of complementary training sets", minimum=4),
+    "n_test": Parameter("int", "test images", minimum=1),
+    "width": Parameter("int", "channels of each block of the ConvNet", minimum=1),
+    "epochs": Parameter("int", "epochs on a subset or condensed images, all in a batch", minimum=1),
+    "learning_rate": Parameter("float", "learning rate of training without privacy", above=0),
+    "full_epochs": Parameter("int", "epochs without defence", minimum=1),
+    "full_batch_size": Parameter("int", "batch size without defence", minimum=1),
+    "n_iterations": Parameter("int", "iterations of distribution matching", minimum=1),
+    "real_batch": Parameter("int", "real images a class in each of them", minimum=1),
+    "image_learning_rate": Parameter(
+        "float", "learning rate of the condensed images at width 128", above=0
+    ),
+    "dp_epsilons": Parameter("floats", "theoretical ε of DP-SGD", above=0, maximum=100),
+    "little_noise_multiplier": Parameter(
+        "float", "noise multiplier of DP-SGD with little noise", minimum=0.2
+    ),
+    "delta": Parameter("float", "δ of every privacy claim", minimum=1e-14, below=1),
+    "significance": Parameter(
+        "float", "probability that a bound is above the truth", above=0, maximum=0.5
+    ),
+    "dp_sampling_rate": Parameter("float", "sampling rate q of DP-SGD", above=0, maximum=1),
+    "dp_steps": Parameter("int", "steps T of DP-SGD", minimum=1),
+    "clip_norm": Parameter("float", "clip norm C of DP-SGD", above=0),
+    "dp_learning_rate": Parameter("float", "learning rate of DP-SGD", above=0),
+}
+RULES = ()
+
+
+# ------------------------------------------------------------------------------------- cells
+
+
+def mechanism(cell: dict, streams, dataset: None) -> list[dict]:
+    """Settle one private scheme's noise, and what it allows, before any run."""
+    from lib import accounting
+
+    names = ("delta", "sampling_rate", "steps")
+    if cell["epsilon"] is None:
+        sigma = cell["noise_multiplier"]
+        epsilon = accounting.epsilon(noise_multiplier=sigma, **{n: cell[n] for n in names})
+        noise = {"noise_multiplier": sigma}
+        noise["theoretical_epsilon"] = audited_run.rounded_up(epsilon, 6)
+    else:
+        noise = audited_run.settle_noise(cell)
+    cap = accounting.delta(
+        noise_multiplier=noise["noise_multiplier"],
+        epsilon=0.0,
+        sampling_rate=cell["sampling_rate"],
+        steps=cell["steps"],
+    )
+    return [cell | noise | {"delta_at_zero": cap}]
+
+
+def training_set(cell: dict, streams, dataset) -> list[dict]:
+    """Draw T, S and the wrong protocol's samples of one model; the same for every scheme."""
+    rows = schemes.universe(dataset, cell["n_universe"])
+    drawn = schemes.draw(cell, streams.seed, dataset.train_labels[rows])
+    return [
+        {name: cell[name] for name in ("pair", "side", "n_universe")}
+        | {"n_members": int(drawn["members"].sum()), "n_subset": int(drawn["subset"].sum())}
+        | {name: pack(values) for name, values in drawn.items()}
+    ]
+
+
+def example(cell: dict, streams, dataset) -> list[dict]:
+    """The examples of U: where they are from, and their classes."""
+    rows = schemes.universe(dataset, cell["n_universe"])
+    labels = dataset.train_labels[rows]
+    return [
+        {"example": i, "image": int(row), "label": int(label)}
+        for i, (row, label) in enumerate(zip(rows, labels, strict=True))
+    ]
+
+
+def trained(cell: dict, streams, dataset) -> list[dict]:
+    """Put one training set through one scheme; keep what the network says about all of U."""
+    from lib import training
+
+    rows = schemes.universe(dataset, cell["n_universe"])
+    inputs, labels = schemes.tensors(dataset.train_images[rows], dataset.train_labels[rows])
+    drawn = schemes.draw(cell, streams.seed, labels.numpy())
+    network = _network(cell, streams, dataset, inputs, labels, drawn)
+    outputs = training.outputs(network, inputs)
+    names = ("scheme", "pair", "side", "width", "n_per_class", "n_iterations")
+    return [
+        {name: cell.get(name) for name in names}
+        | {
+            "network": schemes.NETWORK,
+            "augmentation": ", ".join(schemes.augmentation_for(dataset)["operations"])
+            if "epochs" in cell
+            else "none",
+        }
+        | schemes.tested(network, dataset, cell["n_test"])
+        | {"logits": pack_numbers(membership.label_logits(outputs, labels.numpy()))}
+    ]
+
+
+def _network(cell: dict, streams, dataset, inputs, labels, drawn: dict):
+    """The scheme's network, trained on T through it."""
+    common = schemes.common_streams(cell, streams.seed)
+    members, subset = drawn["members"], drawn["subset"]
+    if cell["scheme"] == schemes.NO_DEFENCE:
+        return schemes.fit(cell, inputs[members], labels[members], common, dataset)
+    if cell["scheme"] == schemes.SUBSET:
+        return schemes.fit(cell, inputs[subset], labels[subset], common, dataset)
+    if cell["scheme"] in schemes.CONDENSED:
+        initial = None
+        if cell["scheme"] == schemes.DM_REAL:
+            # Class by class, in the order of U.
+            chosen = np.flatnonzero(subset)
+            initial = inputs[chosen[np.argsort(labels.numpy()[chosen], kind="stable")]]
+        condensed = schemes.condense(
+            cell,
+            inputs[members],
+            labels[members],
+            streams.sequence("condensation"),
+            dataset,
+            initial=initial,
+        )
+        return schemes.fit(cell, *condensed, common, dataset)
+    network = schemes.fresh_network(cell, dataset, common.sequence("initialisation"))
+    return schemes.fit_privately(cell, inputs[members], labels[members], streams, network=network)
+
+
+# ---------------------------------------------------------- numbers of all examples in one text
+
+
+def pack(flags: np.ndarray) -> str:
+    """Booleans as text: eight a byte, in base 85."""
+    return base64.b85encode(np.packbits(flags).tobytes()).decode()
+
+
+def unpack(text: str, n: int) -> np.ndarray:
+    """The (n,) booleans of :func:`pack`."""
+    return np.unpackbits(np.frombuffer(base64.b85decode(text), np.uint8))[:n].astype(bool)
+
+
+def pack_numbers(values: np.ndarray) -> str:
+    """Numbers as text: half precision (three digits, far below a logit's scatter), in base 85."""
+    return base64.b85encode(np.asarray(values, dtype="<f2").tobytes()).decode()
+
+
+def unpack_numbers(text: str) -> np.ndarray:
+    """The float64 numbers of :func:`pack_numbers`."""
+    return np.frombuffer(base64.b85decode(text), dtype="<f2").astype(float)
+
+
+# --------------------------------------------------------------------- from parameters to cells
+
+
+def mechanism_cells(session) -> list[dict]:
+    """One cell for each private scheme."""
+    p = session.p
+    common = {"delta": p.delta, "sampling_rate": p.dp_sampling_rate, "steps": p.dp_steps}
+    calibrated = [
+        {"scheme": schemes.private_name(epsilon), "epsilon": epsilon} for epsilon in p.dp_epsilons
+    ]
+    little = {"scheme": schemes.LITTLE_NOISE, "epsilon": None}
+    little["noise_multiplier"] = p.little_noise_multiplier
+    return [common | each for each in (*calibrated, little)]
+
+
+def training_set_cells(session) -> list[dict]:
+    """One cell for each model of a scheme."""
+    p = session.p
+    schemes.universe(session.dataset, p.n_universe)  # refuses what does not fit
+    if p.n_test > len(session.dataset.test_images):
+        raise WorkbookError(
+            f"n_test = {p.n_test}; allowed: at most {len(session.dataset.test_images)}, the test "
+            f"images of {p.dataset}"
+        )
+    return [
+        {"n_universe": p.n_universe, "pair": pair, "side": side}
+        for pair in range(p.n_pairs)
+        for side in range(2)
+    ]
+
+
+def example_cells(session) -> list[dict]:
+    """One cell."""
+    return [{"n_universe": session.p.n_universe}]
+
+
+def trained_cells(session) -> list[dict]:
+    """One cell for each scheme and training set."""
+    return [
+        scheme | which | {"n_test": session.p.n_test, "device": session.p.device}
+        for scheme in scheme_cells(session)
+        for which in training_set_cells(session)
+    ]
+
+
+def scheme_cells(session) -> list[dict]:
+    """What distinguishes the schemes, in the order of the table."""
+    p = session.p
+    n_per_class = round(p.n_universe * schemes.SUBSET_SHARE / len(session.dataset.class_names))
+    common = {"width": p.width}
+    plain = common | {"learning_rate": p.learning_rate}
+    few = plain | {"epochs": p.epochs, "n_per_class": n_per_class}
+    matching = few | {
+        name: getattr(p, name) for name in ("n_iterations", "real_batch", "image_learning_rate")
+    }
+    private = common | {
+        "clip_norm": p.clip_norm,
+        "private_learning_rate": p.dp_learning_rate,
+        # Half of U is in T on average, whatever the coins say.
+        "expected_batch_size": p.dp_sampling_rate * p.n_universe / 2,
+    }
+    names = ("scheme", "sampling_rate", "steps", "noise_multiplier")
+    mechanisms = session.tables["mechanisms"][list(names)].to_dict("records")
+    return [
+        plain
+        | {"scheme": schemes.NO_DEFENCE}
+        | {"epochs": p.full_epochs, "batch_size": p.full_batch_size},
+        few | {"scheme": schemes.SUBSET},
+        matching | {"scheme": schemes.DM_REAL},
+        matching | {"scheme": schemes.DM_NOISE},
+        *(private | row for row in mechanisms),
+    ]
+
+
+# ------------------------------------------------------------- from logits to guesses and counts
+
+
+def models_of(tables: dict[str, pd.DataFrame], scheme: str) -> tuple[np.ndarray, dict]:
+    """A scheme's logits, and the training sets they belong to.
+
+    Returns:
+        (models, examples) logits in the order of the pairs; and by name (models, examples)
+        booleans ``members``, ``subset`` and the two samples of the wrong protocol.
+    """
+    order = ["pair", "side"]
+    own = tables["models"][tables["models"]["scheme"] == scheme].sort_values(order)
+    sets = tables["training_sets"].sort_values(order).head(len(own))
+    if not (own[order].to_numpy() == sets[order].to_numpy()).all():
+        raise WorkbookError(f"models of {scheme!r} and training sets are not the same pairs")
+    logits = np.stack([unpack_numbers(text) for text in own["logits"]])
+    names = ("members", "subset", *SAMPLES.values())
+    return logits, {
+        name: np.stack([unpack(text, logits.shape[1]) for text in sets[name]]) for name in names
+    }
+
+
+def attack_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """Every attack on every model by every protocol, each guess counted; table ``attacks``."""
+    rows = []
+    for scheme in tables["models"]["scheme"].unique():
+        logits, sets = models_of(tables, scheme)
+        rows += _attack_rows(scheme, UNIVERSE, logits, sets["members"], None)
+        if scheme in WITH_SUBSET:
+            for protocol, sample in SAMPLES.items():
+                rows += _attack_rows(scheme, protocol, logits, sets["subset"], sets[sample])
+    return rows
+
+
+def _attack_rows(scheme: str, protocol: str, logits, members, attacked) -> list[dict]:
+    options = {"attacked": attacked, "complementary": attacked is None}
+    choices = [
+        membership.choose_on_shadows(logits, members, attack=attack, **options)
+        for attack in membership.ATTACKS
+    ]
+    chosen = membership.strongest_on_shadows(choices)
+    rows = []
+    for i, choice in enumerate(choices):
+        scores = membership.attack_scores(
+            logits, members, attack=choice.attack, complementary=attacked is None
+        )
+        guesses = _guesses(scores, members, attacked, choice)
+        in_order = [curve.n_pairs_in_order for curve in _curves(scores, members, attacked)]
+        for model in range(len(logits)):
+            is_chosen = bool(chosen[model // 2] == i)
+            rows += [
+                {
+                    "scheme": scheme,
+                    "protocol": protocol,
+                    "pair": model // 2,
+                    "side": model % 2,
+                    "attack": choice.attack,
+                    "rule": rule,
+                    "chosen": is_chosen,
+                    "shadow_advantage": float(choice.advantage[model // 2]),
+                    **_counts_row({name: int(counts[name][model]) for name in counts}),
+                    "n_pairs_in_order": float(in_order[model]),
+                    "auc": float(
+                        membership.area(
+                            n_pairs_in_order=in_order[model],
+                            n_members=counts["n_members"][model],
+                            n_others=counts["n_others"][model],
+                        )
+                    ),
+                }
+                for rule, counts in guesses.items()
+                # Of the attacks not taken the customary figure is enough.
+                if rule == LARGEST or (is_chosen and attacked is None)
+            ]
+    return rows
+
+
+def _curves(scores, members, attacked) -> list[membership.Roc]:
+    every = np.ones(members.shape, dtype=bool) if attacked is None else attacked
+    return [membership.roc(s[a], m[a]) for s, m, a in zip(scores, members, every, strict=True)]
+
+
+def _guesses(scores, members, attacked, choice: membership.Choice) -> dict[str, dict]:
+    """Counts of all models by rule, honest ones first, then those read off the target's curve."""
+    honest = [choice.threshold, *choice.low_thresholds.T]
+    counts = [
+        membership.counts_at(scores, members, thresholds, attacked=attacked)
+        for thresholds in honest
+    ]
+    by_rule = {rule: _by_name(count) for rule, count in zip(RULES_OF_GUESSING, counts, strict=True)}
+    curves = _curves(scores, members, attacked)
+    at = [
+        [curve.index_of_largest_advantage(), *curve.index_at_most(np.array(list(AT_MOST)))]
+        for curve in curves
+    ]
+    for j, rule in enumerate(RULES_OF_GUESSING):
+        by_rule[PEEKED + rule] = {
+            "true_positives": [c.true_positives[i[j]] for c, i in zip(curves, at, strict=True)],
+            "n_members": [curve.n_members for curve in curves],
+            "false_positives": [c.false_positives[i[j]] for c, i in zip(curves, at, strict=True)],
+            "n_others": [curve.n_others for curve in curves],
+        }
+    return by_rule
+
+
+COUNTS = ("true_positives", "n_members", "false_positives", "n_others")
+
+
+def _by_name(counts: membership.Counts) -> dict:
+    return {name: getattr(counts, name) for name in COUNTS}
+
+
+def _counts_row(counts: dict) -> dict:
+    return counts | {"advantage": float(membership.advantage(**counts))}
+
+
+def chosen_attacks(tables: dict[str, pd.DataFrame], scheme: str) -> list[str]:
+    """The attack over U that each pair's shadows chose."""
+    attacks = tables["attacks"]
+    rows = attacks[
+        (attacks["scheme"] == scheme)
+        & (attacks["protocol"] == UNIVERSE)
+        & (attacks["rule"] == LARGEST)
+        & (attacks["side"] == 0)
+        & attacks["chosen"]
+    ]
+    return rows.sort_values("pair")["attack"].to_list()
+
+
+def chosen_scores(tables: dict[str, pd.DataFrame], scheme: str, logits, members) -> np.ndarray:
+    """Scores over U of the attack that each pair's shadows chose, (models, examples)."""
+    chosen = chosen_attacks(tables, scheme)
+    names = list(dict.fromkeys(chosen))
+    scores = [membership.attack_scores(logits, members, attack=attack) for attack in names]
+    return membership.of_chosen(scores, np.array([names.index(attack) for attack in chosen]))
+
+
+# ------------------------------------------------------------------------- the paper's table
+
+
+def advantages(tables: dict, scheme: str, protocol: str = UNIVERSE) -> tuple:
+    """Advantages of a scheme's models by the chosen attacks, and what the jackknife needs.
+
+    Returns:
+        (models,) advantages, and (pairs,) the shadows' advantage with each pair left out.
+    """
+    attacks = tables["attacks"]
+    rows = attacks[
+        (attacks["scheme"] == scheme)
+        & (attacks["protocol"] == protocol)
+        & (attacks["rule"] == LARGEST)
+        & attacks["chosen"]
+    ].sort_values(["pair", "side"])
+    return rows["advantage"].to_numpy(), rows["shadow_advantage"].to_numpy()[::2]
+
+
+def accuracies(tables: dict, scheme: str) -> np.ndarray:
+    """Test accuracies of a scheme's models, (models,)."""
+    models = tables["models"]
+    rows = models[models["scheme"] == scheme].sort_values(["pair", "side"])
+    return rows["test_accuracy"].to_numpy()
+
+
+def scheme_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """The paper's table: accuracy and advantage of each scheme with intervals, caps and ε."""
+    rows = []
+    for scheme in tables["models"]["scheme"].unique():
+        accuracy = interval_columns("accuracy", accuracies(tables, scheme))
+        for protocol in (UNIVERSE, *(SAMPLES if scheme in WITH_SUBSET else ())):
+            values, without = advantages(tables, scheme, protocol)
+            rows.append(
+                {"scheme": scheme, "protocol": protocol, "source": "here"}
+                | {"n_pairs": len(without), "test_accuracy": accuracy["accuracy"]}
+                | {name: accuracy[name] for name in ("accuracy_low", "accuracy_high")}
+                | interval_columns("advantage", values, without)
+                | _allowed(tables, scheme, protocol)
+            )
+    nothing = dict.fromkeys(rows[0]) | {"source": "quoted", "protocol": "–"}
+    return rows + [nothing | quoted for quoted in QUOTED]
+
+
+def interval_columns(name: str, values: np.ndarray, without: np.ndarray | None = None) -> dict:
+    """Mean over pairs, its standard error, and the ends of its 95 % interval."""
+    mean, _, high = map(float, membership.pair_interval(values, without=without))
+    n_pairs = len(values) // 2
+    error = (high - mean) / float(stats.t.ppf(0.975, n_pairs - 1))
+    ends = {"mean": mean, "standard_error": error, "n_values": n_pairs}
+    return {
+        name: mean,
+        f"{name}_error": error,
+        f"{name}_low": float(intervals.t_lower(**ends)),
+        f"{name}_high": float(intervals.t_upper(**ends)),
+    }
+
+
+def _allowed(tables: dict, scheme: str, protocol: str) -> dict:
+    """What theory allows: the advantage's cap, and ε at δ."""
+    nothing = dict.fromkeys(("cap", "theoretical_epsilon", "delta"))
+    if protocol != UNIVERSE:
+        return nothing
+    if scheme == schemes.SUBSET:
+        sets = tables["training_sets"]
+        cap = membership.subset_cap(n_subset=sets["n_subset"], n_members=sets["n_members"]).mean()
+        return nothing | {"cap": float(cap)}
+    of_scheme = tables["mechanisms"]["scheme"] == scheme
+    if not of_scheme.any():
+        return nothing
+    row = tables["mechanisms"][of_scheme].iloc[0]
+    return {
+        "cap": membership.privacy_cap(delta_at_zero=row["delta_at_zero"]),
+        "theoretical_epsilon": float(row["theoretical_epsilon"]),
+        "delta": float(row["delta"]),
+    }
+
+
+def roc_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """Mean ROC curve of each scheme with its interval at each point; table ``roc``."""
+    rows = []
+    for scheme in tables["models"]["scheme"].unique():
+        logits, sets = models_of(tables, scheme)
+        scores = chosen_scores(tables, scheme, logits, sets["members"])
+        band = membership.roc_band(scores, sets["members"], false_positive_rates=ROC_GRID)
+        rows += [
+            {
+                "scheme": scheme,
+                "false_positive_rate": float(limit),
+                "true_positive_rate": float(mean),
+                "low": float(low),
+                "high": float(high),
+            }
+            for limit, mean, low, high in zip(
+                band.false_positive_rates,
+                band.true_positive_rate,
+                band.lower,
+                band.upper,
+                strict=True,
+            )
+        ]
+    return rows
+
+
+# ------------------------------------------------------------------------------------ tables
+
+
+def recipe(function: str, *columns: str, **renamed: str) -> dict:
+    """A recipe that takes columns of its arguments' names, or others where they differ."""
+    return {"function": function, "columns": dict(zip(columns, columns, strict=True)) | renamed}
+
+
+SCHEME = Field("scheme", "string", "", "how a network is made from T")
+PAIR = Field("pair", "integer", "", "pair of complementary training sets", minimum=0)
+SIDE = Field("side", "integer", "", "0: T by the coins; 1: its complement", minimum=0, maximum=1)
+COUNT_FIELDS = (
+    Field("true_positives", "integer", "", "members called members", minimum=0),
+    Field("n_members", "integer", "", "members that were asked about", minimum=1),
+    Field("false_positives", "integer", "", "others called members", minimum=0),
+    Field("n_others", "integer", "", "others that were asked about", minimum=1),
+)
+
+
+def _packed(name: str, meaning: str, *, kind: str = "one bit") -> Field:
+    return Field(name, "string", "", f"{meaning}; {kind} an example of U, in base 85")
+
+
+def interval_fields(name: str, meaning: str, n_values: str, *, required: bool = True) -> tuple:
+    """Columns of :func:`interval_columns`, the ends with their recipes."""
+    ends = {"mean": name, "standard_error": f"{name}_error", "n_values": n_values}
+    return (
+        Field(name, "number", "", f"{meaning}, mean over pairs", required=required),
+        Field(f"{name}_error", "number", "", "standard error of the mean", required, 0),
+        *(
+            Field(
+                f"{name}_{end}",
+                "number",
+                "",
+                f"{words} end of the 95 % interval over pairs",
+                required=required,
+                recipe=recipe(f"intervals.t_{function}", **ends),
+            )
+            for end, words, function in (("low", "lower", "lower"), ("high", "upper", "upper"))
+        ),
+    )
+
+
+TABLES = {
+    "mechanisms": Table(
+        fields=(
+            SCHEME,
+            Field("epsilon", "number", "nats", "ε calibrated for", required=False, minimum=0),
+            Field(
+                "theoretical_epsilon",
+                "number",
+                "nats",
+                "ε of the mechanism at δ by privacy-loss distributions, from above",
+                minimum=0,
+                recipe=recipe(
+                    "accounting.epsilon_of_rows",
+                    *("noise_multiplier", "delta", "sampling_rate", "steps"),
+                ),
+            ),
+            Field("delta", "number", "", "δ of the claim", minimum=0, maximum=1),
+            Field("sampling_rate", "number", "", "Poisson sampling rate q", minimum=0, maximum=1),
+            Field("steps", "integer", "", "steps T", minimum=1),
+            Field("noise_multiplier", "number", "clip norms", "noise σ", minimum=0),
+            Field(
+                "delta_at_zero",
+                "number",
+                "",
+                "δ at ε = 0: the largest advantage there can be",
+                minimum=0,
+                maximum=1,
+                recipe=recipe(
+                    "accounting.delta_at_zero_of_rows",
+                    *("noise_multiplier", "sampling_rate", "steps"),
+                ),
+            ),
+        ),
+        key=("scheme",),
+        meaning="one private scheme, settled before any run",
+    ),
+    "examples": Table(
+        fields=(
+            Field("example", "integer", "", "position in U", minimum=0),
+            Field("image", "integer", "", "position among the training images", minimum=0),
+            Field("label", "integer", "", "class", minimum=0),
+        ),
+        key=("example",),
+        meaning="one example of the universe U",
+    ),
+    "training_sets": Table(
+        fields=(
+            PAIR,
+            SIDE,
+            Field("n_universe", "integer", "", "examples of U", minimum=1),
+            Field("n_members", "integer", "", "examples of T", minimum=1),
+            Field("n_subset", "integer", "", "examples of S", minimum=1),
+            _packed("members", "which are in T, by a fair coin each"),
+            _packed("subset", "which are in S, a random subset of T"),
+            _packed(membership.TRAINING_SET, "S, and as many of T∖S of the same classes"),
+            _packed(membership.OUTSIDE, "S, and as many of U∖T of the same classes"),
+        ),
+        key=("pair", "side"),
+        meaning="one training set, the same for every scheme",
+    ),
+    "models": Table(
+        fields=(
+            SCHEME,
+            PAIR,
+            SIDE,
+            Field("network", "string", "", "network and its norm"),
+            Field("width", "integer", "", "channels of each block", minimum=1),
+            Field("augmentation", "string", "", "operations in training and condensation"),
+            Field(
+                "n_per_class",
+                "integer",
+                "",
+                "images of each class trained on; none for all of T",
+                required=False,
+                minimum=1,
+            ),
+            Field(
+                "n_iterations",
+                "integer",
+                "",
+                "iterations of distribution matching",
+                required=False,
+                minimum=0,
+            ),
+            Field("n_test", "integer", "", "test images", minimum=1),
+            Field("n_test_correct", "integer", "", "of these, classified right", minimum=0),
+            Field(
+                "test_accuracy",
+                "number",
+                "",
+                "their share",
+                minimum=0,
+                maximum=1,
+                recipe=recipe("intervals.rate", n_successes="n_test_correct", n_trials="n_test"),
+            ),
+            _packed("logits", "log p/(1 − p) of the true class", kind="a little-endian half float"),
+        ),
+        key=("scheme", "pair", "side"),
+        meaning="one network, and what it says about every example of U",
+    ),
+    "attacks": Table(
+        fields=(
+            SCHEME,
+            Field("protocol", "string", "", "which examples are asked about"),
+            PAIR,
+            SIDE,
+            Field("attack", "string", "", "form of LiRA"),
+            Field("rule", "string", "", "what settles the threshold"),
+            Field("chosen", "boolean", "", "whether the pair's shadows found it the strongest"),
+            Field("shadow_advantage", "number", "", "advantage on the pair's shadows, peeked"),
+            *COUNT_FIELDS,
+            Field(
+                "advantage",
+                "number",
+                "",
+                "TPR − FPR",
+                minimum=-1,
+                maximum=1,
+                recipe=recipe("membership.advantage", *COUNTS),
+            ),
+            Field("n_pairs_in_order", "number", "", "member above other; ties half", minimum=0),
+            Field(
+                "auc",
+                "number",
+                "",
+                "area under the ROC curve",
+                minimum=0,
+                maximum=1,
+                recipe=recipe("membership.area", "n_pairs_in_order", "n_members", "n_others"),
+            ),
+        ),
+        key=("scheme", "protocol", "pair", "side", "attack", "rule"),
+        meaning="one attack on one model by one protocol, guesses counted by one rule",
+        derived="condensation_membership.attack_rows",
+    ),
+    "schemes": Table(
+        fields=(
+            SCHEME,
+            Field("protocol", "string", "", "which examples are asked about"),
+            Field("source", "string", "", "here, or quoted from the paper"),
+            Field("n_pairs", "integer", "", "pairs of models", required=False, minimum=2),
+            Field("test_accuracy", "number", "", "mean over models", minimum=0, maximum=1),
+            *(
+                Field(f"accuracy_{end}", "number", "", "95 % interval over pairs", required=False)
+                for end in ("low", "high")
+            ),
+            *interval_fields(
+                "advantage", "advantage of the chosen attack", "n_pairs", required=False
+            ),
+            Field("cap", "number", "", "largest expected advantage", required=False, minimum=0),
+            Field("theoretical_epsilon", "number", "nats", "ε at δ", required=False, minimum=0),
+            Field("delta", "number", "", "δ", required=False, minimum=0, maximum=1),
+        ),
+        key=("scheme", "protocol"),
+        meaning="one scheme by one protocol: the paper's Table 1",
+        claims=({"attack": "advantage_low", "bound": "cap"},),
+        derived="condensation_membership.scheme_rows",
+    ),
+    "roc": Table(
+        fields=(
+            SCHEME,
+            Field("false_positive_rate", "number", "", "limit of the FPR", minimum=0, maximum=1),
+            *(
+                Field(name, "number", "", meaning, minimum=0, maximum=1)
+                for name, meaning in (
+                    ("true_positive_rate", "TPR at most there, mean over pairs"),
+                    ("low", "lower end of its 95 % interval over pairs"),
+                    ("high", "upper end"),
+                )
+            ),
+        ),
+        key=("scheme", "false_positive_rate"),
+        meaning="one point of a scheme's mean ROC curve",
+        derived="condensation_membership.roc_rows",
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------- summaries
+
+
+def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """The paper's Table 1 for a reader, in per cent."""
+    rows = tables["schemes"]
+    rows = rows[rows["protocol"].isin([UNIVERSE, "–"])]
+    claims = tables["claims"].set_index("scheme")["epsilon_lower_bound"]
+    return pd.DataFrame(
+        {
+            "scheme": rows["scheme"],
+            "pairs": rows["n_pairs"].astype("Int64"),
+            "test accuracy, %": 100 * rows["test_accuracy"],
+            "advantage, %": 100 * rows["advantage"],
+            "± (95 %)": 100 * (rows["advantage_high"] - rows["advantage"]),
+            "cap, %": 100 * rows["cap"],
+            "theoretical ε": rows["theoretical_epsilon"],
+            "empirical ε, at least": rows["scheme"].map(claims),
+        }
+    )
+
+
+def wrong_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """The same models by the right and the wrong protocols, advantages in per cent."""
+    rows = tables["schemes"]
+    rows = rows[rows["scheme"].isin(WITH_SUBSET)]
+    return pd.DataFrame(
+        {
+            "scheme": rows["scheme"],
+            "asked about": rows["protocol"],
+            "advantage, %": 100 * rows["advantage"],
+            "± (95 %)": 100 * (rows["advantage_high"] - rows["advantage"]),
+        }
+    )
+
+
+def attack_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Mean advantage of every attack over U, in per cent, and how many pairs chose it."""
+    attacks = tables["attacks"]
+    rows = attacks[(attacks["protocol"] == UNIVERSE) & (attacks["rule"] == LARGEST)]
+    groups = rows.groupby(["scheme", "attack"], sort=False)
+    means = (100 * groups["advantage"].mean()).unstack("attack")
+    counts = groups["chosen"].sum().unstack("attack") // 2
+    chosen = counts.apply(
+        lambda row: ", ".join(f"{name} ({n})" for name, n in row.items() if n), axis=1
+    )
+    return means[list(membership.ATTACKS)].assign(chosen=chosen).reset_index()
+
+
+def rate_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """TPR at low FPR, thresholds from the shadows and peeked ones, with realised rates."""
+    attacks = tables["attacks"]
+    rows = attacks[(attacks["protocol"] == UNIVERSE) & attacks["chosen"]]
+    totals = rows.groupby(["scheme", "rule"], sort=False)[list(COUNTS)].sum().reset_index()
+    return pd.DataFrame(
+        {
+            "scheme": totals["scheme"],
+            "threshold": totals["rule"],
+            "TPR, %": 100 * totals["true_positives"] / totals["n_members"],
+            "realised FPR, %": 100 * totals["false_positives"] / totals["n_others"],
+            "true positives": totals["true_positives"],
+            "false positives": totals["false_positives"],
+            "members": totals["n_members"],
+            "others": totals["n_others"],
+        }
+    )
+
+
+def peeked(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """What a peeked threshold makes of each scheme, and of pure noise, in per cent."""
+    attacks = tables["attacks"]
+    rows = attacks[(attacks["protocol"] == UNIVERSE) & attacks["chosen"]]
+    means = rows.groupby(["scheme", "rule"], sort=False)["advantage"].mean().unstack("rule")
+    n = int(tables["training_sets"]["n_universe"].iloc[0] / 2)
+    noise = membership.peeked_advantage_of_noise(n_members=n, n_others=n)
+    return pd.DataFrame(
+        {
+            "scheme": [*means.index, f"pure noise, {2 * n:,} examples"],
+            "threshold from other models": [*(100 * means[LARGEST]), 0.0],
+            "threshold peeked": [*(100 * means[PEEKED + LARGEST]), 100 * noise],
+        }
+    )
+
+
+# ---------------------------------------------------------------------------------- verdicts
+
+
+def difference(tables: dict, first: str, second: str, what: str) -> tuple[float, float, float]:
+    """Paired difference of two schemes over pairs, with its 95 % interval.
+
+    Args:
+        tables: of the study.
+        first, second: schemes; the difference is the first's less the second's.
+        what: ``"advantage"`` or ``"accuracy"``.
+    """
+    if what == "accuracy":
+        values, without = accuracies(tables, first) - accuracies(tables, second), None
+    else:
+        (one, its), (other, others) = (advantages(tables, scheme) for scheme in (first, second))
+        values, without = one - other, its - others
+    return tuple(map(float, membership.pair_interval(values, without=without)))
+
+
+def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
+    """The note's claims about membership inference."""
+    found = list(tables["mechanisms"]["scheme"])
+    rows = [
+        _subset_verdict(tables),
+        _cap_verdict(tables),
+        *(_wrong_verdict(tables, *pair) for pair in _wrong_pairs()),
+        *_compared(tables, schemes.SUBSET, (schemes.DM_REAL, schemes.DM_NOISE)),
+    ]
+    for private in found:
+        rows += _compared(tables, private, (schemes.DM_REAL,))
+    return rows
+
+
+def _row(tables: dict, scheme: str, protocol: str) -> pd.Series:
+    rows = tables["schemes"]
+    return rows[(rows["scheme"] == scheme) & (rows["protocol"] == protocol)].iloc[0]
+
+
+def _advantage(row: pd.Series) -> tuple[float, float, float]:
+    return tuple(float(row[name]) for name in ("advantage", "advantage_low", "advantage_high"))
+
+
+def _subset_verdict(tables: dict) -> dict:
+    interval = _advantage(_row(tables, schemes.SUBSET, UNIVERSE))
+    return verdict_row(
+        "advantage against a random subset, asked about all of U",
+        "1.6 % (not 92.8 %)",
+        interval,
+        "agrees" if interval[1] <= PAPER_SUBSET <= interval[2] else "differs",
+        "strongest LiRA on the shadows; interval over pairs of models",
+    )
+
+
+def _cap_verdict(tables: dict) -> dict:
+    row = _row(tables, schemes.SUBSET, UNIVERSE)
+    interval = _advantage(row)
+    return verdict_row(
+        "advantage against a random subset, less its cap |S|/|T|",
+        "at most 0",
+        tuple(value - float(row["cap"]) for value in interval),
+        "as allowed" if interval[1] <= row["cap"] else "above the cap",
+        f"the cap is {100 * row['cap']:.2f} %, |S| being 1 % of U",
+    )
+
+
+def _wrong_pairs():
+    papers = {(schemes.SUBSET, INSIDE): "92.8 ± 5.3 %"}
+    return [
+        (scheme, protocol, papers.get((scheme, protocol), "comparable to the subset's"))
+        for scheme in WITH_SUBSET
+        for protocol in SAMPLES
+    ]
+
+
+def _wrong_verdict(tables: dict, scheme: str, protocol: str, paper: str) -> dict:
+    interval = _advantage(_row(tables, scheme, protocol))
+    right = _advantage(_row(tables, scheme, UNIVERSE))
+    if scheme == schemes.SUBSET and protocol == INSIDE:
+        low, high = PAPER_WRONG[0] - PAPER_WRONG[1], PAPER_WRONG[0] + PAPER_WRONG[1]
+        verdict = "agrees" if interval[1] <= high and interval[2] >= low else "differs"
+    else:
+        verdict = "far above the protocol's" if interval[1] > right[2] else "not distinguishable"
+    return verdict_row(
+        f"wrong protocol, {scheme}: {protocol}",
+        paper,
+        interval,
+        verdict,
+        "the same models and attacks, asked about another set: a figure not to be compared with "
+        "one over U",
+    )
+
+
+def _compared(tables: dict, first: str, others: tuple[str, ...]) -> list[dict]:
+    """Accuracy and advantage of condensation against another scheme, paired."""
+    papers = {schemes.SUBSET: "no significant difference in advantage"}
+    rows = []
+    for other in others:
+        for what, words in (("accuracy", ("more", "less")), ("advantage", ("more", "less"))):
+            interval = difference(tables, other, first, what)
+            verdict = "not distinguishable"
+            if interval[1] > 0 or interval[2] < 0:
+                verdict = f"{words[0] if interval[1] > 0 else words[1]} {_noun(what)} with {other}"
+            rows.append(
+                verdict_row(
+                    f"{what}: {other} less {first}",
+                    papers.get(first, "DM never superior") if what == "advantage" else "–",
+                    interval,
+                    verdict,
+                    "paired over the same training sets and starts",
+                )
+            )
+    return rows
+
+
+def _noun(what: str) -> str:
+    return "accuracy" if what == "accuracy" else "given away"
+
+
+# ----------------------------------------------------------------------------------- figures
+
+
+def draw_advantages(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """Advantages with intervals: all schemes over U left, the wrong protocol right."""
+    rows = tables["schemes"][tables["schemes"]["source"] == "here"]
+    right, wrong = rows[rows["protocol"] == UNIVERSE], rows[rows["scheme"].isin(WITH_SUBSET)]
+    figure, (left_axes, right_axes) = figures.new_figure(1, 2, height=3.6)
+    _draw_intervals(left_axes, right, list(right["scheme"]))
+    places = range(len(right))
+    caps = right["cap"].to_numpy(dtype=float)
+    shown = caps < 0.2  # a cap far away would press the rest together
+    left_axes.plot(
+        100 * caps[shown],
+        np.array(places)[shown],
+        linestyle="none",
+        marker="|",
+        markersize=14,
+        color=figures.COLOURS[1],
+        label="cap of the expected advantage",
+    )
+    paper = {i: PAPER_ADVANTAGES.get(scheme) for i, scheme in enumerate(right["scheme"])}
+    paper = {i: 100 * value for i, value in paper.items() if value is not None}
+    figures.paper_value(left_axes, list(paper.values()), list(paper))
+    left_axes.axvline(0, color="grey", linewidth=1)
+    left_axes.set_title("asked about all of U")
+    labels = [f"{s}:\n{p}" for s, p in zip(wrong["scheme"], wrong["protocol"], strict=True)]
+    _draw_intervals(right_axes, wrong, labels)
+    figures.paper_value(right_axes, [100 * PAPER_WRONG[0]], [1])
+    right_axes.set_xlim(-5, 105)
+    right_axes.set_title("asked about other sets")
+    figure.legend(*left_axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_intervals(ax, rows: pd.DataFrame, labels: list[str]) -> None:
+    mean = 100 * rows["advantage"].to_numpy()
+    ends = [mean - 100 * rows["advantage_low"], 100 * rows["advantage_high"] - mean]
+    ax.errorbar(
+        mean,
+        range(len(rows)),
+        xerr=np.array(ends),
+        fmt="o",
+        color=figures.COLOURS[0],
+        capsize=3,
+        label="here, 95 % interval",
+    )
+    ax.set_yticks(range(len(rows)), labels)
+    ax.invert_yaxis()
+    ax.set_xlabel("advantage TPR − FPR (%)")
+
+
+def draw_roc(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
+    """ROC curves on logarithmic axes, with bands; the diagonal is guessing."""
+    roc = tables["roc"]
+    n_others = tables["attacks"]["n_others"][tables["attacks"]["protocol"] == UNIVERSE].min()
+    lowest = 1 / n_others
+    names = list(roc["scheme"].unique())
+    groups = [names[:4], names[4:]]
+    figure, axes = figures.new_figure(1, 2, height=3.8, share_y=True)
+    for ax, group in zip(axes, groups, strict=True):
+        for i, scheme in enumerate(group):
+            rows = roc[(roc["scheme"] == scheme) & (roc["false_positive_rate"] >= lowest)]
+            x = rows["false_positive_rate"]
+            floor = lowest / 3
+            figures.band(
+                ax, x, rows["low"].clip(lower=floor), rows["high"].clip(lower=floor), index=i
+            )
+            style = figures.series(i) | {"marker": ""}
+            ax.plot(x, rows["true_positive_rate"].clip(lower=floor), label=scheme, **style)
+        ax.plot([lowest, 1], [lowest, 1], color="grey", linewidth=1, label="guessing")
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_xlabel("false-positive rate, at most")
+        ax.legend(loc="lower right")
+    axes[0].set_ylabel("true-positive rate")
+    return figure
+
+
+FIGURES = {
+    "advantages": Figure(
+        draw_advantages,
+        tables=("schemes",),
+        title="Membership advantage of every scheme, by the right and by the wrong protocol",
+        alternative_text=(
+            "Two panels of points with intervals. Left: the advantage over the whole universe of "
+            "each scheme, with caps as bars and the paper's values as stars. Right: random subset "
+            "and condensation from real images, asked about the universe and about two small sets, "
+            "where the advantage is many times larger."
+        ),
+    ),
+    "roc": Figure(
+        draw_roc,
+        tables=("roc", "attacks"),
+        title="ROC curves of the attacks over the whole universe",
+        alternative_text=(
+            "True-positive rate against false-positive rate on logarithmic axes, with bands; left "
+            "no defence, random subset and condensation, right private training; a grey diagonal "
+            "for guessing."
+        ),
+    ),
+}
