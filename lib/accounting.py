@@ -83,7 +83,7 @@ def delta(
     """δ of DP-SGD at an ε ≥ 0; at 0 the largest advantage of any membership attack.
 
     Args:
-        noise_multiplier: σ ≥ 0; δ is 1 without noise.
+        noise_multiplier: σ ≥ 0; without noise nothing is promised, and δ is 1.
         epsilon: ε ≥ 0.
         sampling_rate, steps, neighboring: as in :func:`epsilon`.
 
@@ -94,12 +94,11 @@ def delta(
         WorkbookError: for a value out of range.
     """
     _check(SMALLEST_DELTA, sampling_rate, steps, neighboring)
-    for name, value, least in (
-        ("noise_multiplier", noise_multiplier, 1e-9),
-        ("epsilon", epsilon, 0),
-    ):
-        if not (math.isfinite(value) and value >= least):
-            raise WorkbookError(f"{name} = {value}; allowed: a finite number of at least {least}")
+    for name, value in (("noise_multiplier", noise_multiplier), ("epsilon", epsilon)):
+        if not (math.isfinite(value) and value >= 0):
+            raise WorkbookError(f"{name} = {value}; allowed: a finite number of at least 0")
+    if noise_multiplier == 0:
+        return 1.0
     accountant = _accountant(
         float(noise_multiplier), sampling_rate, steps, neighboring, FINE_INTERVAL
     )

@@ -54,7 +54,30 @@ def check_canaries(p) -> None:
         )
 
 
+def check_images(session) -> None:
+    """Refuse canaries and classes that the dataset has too few images for.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    p, dataset = session.p, session.dataset
+    n_real, m = len(dataset.class_names), p.canary_n_classes
+    fewest = np.bincount(dataset.train_labels).min()
+    if 2 * m > len(dataset.train_images) or m % n_real:
+        raise WorkbookError(
+            f"canary_n_classes = {m}; allowed: multiples of {n_real} up to "
+            f"{len(dataset.train_images) // 2}, half of the training images of {p.dataset}"
+        )
+    if p.canary_class_size + m // n_real > fewest:
+        raise WorkbookError(
+            f"canary_class_size = {p.canary_class_size}; allowed: at most "
+            f"{fewest - m // n_real}, as a class of {p.dataset} has {fewest} images and "
+            f"{m // n_real} of them are canaries"
+        )
+
+
 RULES = (check_canaries,)
+DATA_RULES = (check_images,)
 
 
 # ------------------------------------------------------------------------------------- cells
@@ -137,20 +160,8 @@ def _initial(cell: dict, streams, inputs, labels, is_canary, present):
 
 def canary_cells(session) -> list[dict]:
     """One cell for each kind of class and start."""
-    p, dataset = session.p, session.dataset
-    n_real, m = len(dataset.class_names), p.canary_n_classes
-    counts = np.bincount(dataset.train_labels)
-    if 2 * m > len(dataset.train_images) or m % n_real:
-        raise WorkbookError(
-            f"canary_n_classes = {m}; allowed: multiples of {n_real} up to "
-            f"{len(dataset.train_images) // 2}, half of the training images of {p.dataset}"
-        )
-    if p.canary_class_size + m // n_real > counts.min():
-        raise WorkbookError(
-            f"canary_class_size = {p.canary_class_size}; allowed: at most "
-            f"{counts.min() - m // n_real}, as a class of {p.dataset} has {counts.min()} images "
-            f"and {m // n_real} of them are canaries"
-        )
+    p = session.p
+    n_real, m = len(session.dataset.class_names), p.canary_n_classes
     names = ("real_batch", "image_learning_rate", "learning_rate", "device", "delta")
     shared = {name: getattr(p, name) for name in (*names, "significance")} | {
         "n_canaries": m,

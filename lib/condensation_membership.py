@@ -77,7 +77,25 @@ PARAMETERS = {
     "clip_norm": Parameter("float", "clip norm C of DP-SGD", above=0),
     "dp_learning_rate": Parameter("float", "learning rate of DP-SGD", above=0),
 }
+
+
+def check_images(session) -> None:
+    """Refuse a universe or test images that the dataset has too few images for.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    p = session.p
+    schemes.universe(session.dataset, p.n_universe)
+    if p.n_test > len(session.dataset.test_images):
+        raise WorkbookError(
+            f"n_test = {p.n_test}; allowed: at most {len(session.dataset.test_images)}, the test "
+            f"images of {p.dataset}"
+        )
+
+
 RULES = ()
+DATA_RULES = (check_images,)
 
 
 # ------------------------------------------------------------------------------------- cells
@@ -216,12 +234,6 @@ def mechanism_cells(session) -> list[dict]:
 def training_set_cells(session) -> list[dict]:
     """One cell for each model of a scheme."""
     p = session.p
-    schemes.universe(session.dataset, p.n_universe)  # refuses what does not fit
-    if p.n_test > len(session.dataset.test_images):
-        raise WorkbookError(
-            f"n_test = {p.n_test}; allowed: at most {len(session.dataset.test_images)}, the test "
-            f"images of {p.dataset}"
-        )
     return [
         {"n_universe": p.n_universe, "pair": pair, "side": side}
         for pair in range(p.n_pairs)

@@ -42,6 +42,7 @@ PARAMETERS = SHARED | {
     name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
 }
 RULES = tuple(rule for part in PARTS for rule in part.RULES)
+DATA_RULES = tuple(rule for part in PARTS for rule in getattr(part, "DATA_RULES", ()))
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:

@@ -36,7 +36,24 @@ PARAMETERS = {
         "int", "condensed images of each class there", minimum=2, maximum=N_IMAGES
     ),
 }
+
+
+def check_images(session) -> None:
+    """Refuse a dataset with too few images.
+
+    Raises:
+        WorkbookError: naming it.
+    """
+    counts = np.bincount(session.dataset.train_labels)
+    if (counts[:N_CLASSES] < N_IMAGES).any():
+        raise WorkbookError(
+            f"dataset = {session.p.dataset}; allowed: at least {N_IMAGES} images of each of the "
+            f"first {N_CLASSES} classes"
+        )
+
+
 RULES = ()
+DATA_RULES = (check_images,)
 
 
 # ------------------------------------------------------------------------------------- cells
@@ -158,12 +175,7 @@ def _from_text(text: str, shape: tuple[int, int, int]) -> np.ndarray:
 
 def shift_cells(session) -> list[dict]:
     """One cell for each start."""
-    p, counts = session.p, np.bincount(session.dataset.train_labels)
-    if (counts[:N_CLASSES] < N_IMAGES).any():
-        raise WorkbookError(
-            f"dataset = {p.dataset}; allowed: at least {N_IMAGES} images of each of the first "
-            f"{N_CLASSES} classes"
-        )
+    p = session.p
     names = {"n_per_class": p.theory_n_per_class, "n_iterations": p.theory_n_iterations}
     return [{"start": start} | names for start in STARTS]
 

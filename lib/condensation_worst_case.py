@@ -45,7 +45,28 @@ PARAMETERS = {
     "worst_sampling_rate": Parameter("float", "sampling rate q of DP-SGD", above=0, maximum=1),
     "worst_steps": Parameter("int", "steps T of DP-SGD", minimum=1),
 }
-RULES = ()
+
+
+def check_subset(p) -> None:
+    """Refuse more condensed images of a class than it has real ones.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    if p.worst_n_per_class > p.worst_n_others:
+        raise WorkbookError(
+            f"worst_n_per_class = {p.worst_n_per_class}; allowed: at most worst_n_others, "
+            f"which is {p.worst_n_others}"
+        )
+
+
+def check_images(session) -> None:
+    """Refuse more images of a class than the dataset has."""
+    neighbours(session.dataset, session.p.worst_n_others)
+
+
+RULES = (check_subset,)
+DATA_RULES = (check_images,)
 
 
 # ------------------------------------------------------------------------------------- cells
@@ -282,12 +303,6 @@ def numbered(n_pilots: int, n_models: int) -> list[dict]:
 def common(session) -> dict:
     """What the cells of all schemes share."""
     p = session.p
-    neighbours(session.dataset, p.worst_n_others)  # refuses what does not fit
-    if p.worst_n_per_class > p.worst_n_others:
-        raise WorkbookError(
-            f"worst_n_per_class = {p.worst_n_per_class}; allowed: at most worst_n_others, "
-            f"which is {p.worst_n_others}"
-        )
     names = ("n_test", "device")
     return {name: getattr(p, name) for name in names} | {
         "n_others": p.worst_n_others,

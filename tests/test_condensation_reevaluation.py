@@ -18,6 +18,7 @@ from lib import (
     paths,
     results,
     verification,
+    workbook,
 )
 from lib import condensation_reevaluation as study
 from lib.errors import WorkbookError
@@ -183,9 +184,10 @@ def test_bad_parameters_are_refused_by_name(changes, words):
         ({"canary_class_size": 391}, "canary_class_size = 391; allowed: at most 390"),
     ],
 )
-def test_sizes_that_a_dataset_has_not_are_refused_by_name(changes, words):
+def test_sizes_that_a_dataset_has_not_are_refused_before_any_work(changes, words, tmp_path):
+    namespace = declared(study) | TINY | {"results_dir": str(tmp_path)} | changes
     with pytest.raises(WorkbookError, match=words):
-        all_cells(checked(study, **TINY | changes))
+        workbook.begin(namespace, study)
 
 
 FORGERIES = [
