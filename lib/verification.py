@@ -32,6 +32,7 @@ RECIPES = {
     "intervals.rate_lower": "lib.intervals",
     "intervals.rate_upper": "lib.intervals",
     "membership.area": "lib.membership",
+    "reconstruction.log_success_bound_of_rows": "lib.reconstruction",
     "reconstruction.squared_error_bound": "lib.reconstruction",
     "reconstruction.success_bound_of_rows": "lib.reconstruction",
     "trade_off.smallest_unrefuted_epsilon": "lib.trade_off",
