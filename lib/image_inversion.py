@@ -157,7 +157,9 @@ def _factors(images: torch.Tensor, seen: _Seen) -> list[tuple[torch.Tensor, torc
     squares = _squares(hidden_errors) * _squares(inputs) + _squares(output_errors) * _squares(
         hidden
     )
-    scale = (seen.clip_norm / squares.sqrt()).clamp(max=1.0)
+    # A gradient of exactly 0 has no direction, and its norm no derivative.
+    norms = squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
+    scale = (seen.clip_norm / norms).clamp(max=1.0)
     return [(hidden_errors * scale, inputs), (output_errors * scale, hidden)]
 
 

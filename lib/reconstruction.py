@@ -164,6 +164,54 @@ def success_interval(
     return Estimate(*(float(end) if given.ndim == 0 else end for end in ends))
 
 
+def log_success_bound(
+    *, log_kappa: float, noise_multiplier: float, steps: int, sampling_rate: float
+) -> float:
+    """log γ from above where γ is too small for ``pld``, or for a floating-point number.
+
+    The closed form for full batches, else the best Rényi order, as in :func:`renyi`.
+
+    Args:
+        log_kappa: log κ ≤ 0.
+        noise_multiplier, steps, sampling_rate: as in :class:`Mechanism`; 0 without noise.
+
+    Returns:
+        Natural logarithm of the bound, at least log κ and at most 0.
+
+    Raises:
+        WorkbookError: for a value out of range.
+    """
+    given = _log_kappa(None, log_kappa)
+    mechanism = Mechanism(float(noise_multiplier), steps, float(sampling_rate))
+    if mechanism.noise_multiplier == 0:
+        return 0.0
+    if mechanism.sampling_rate == 1:
+        shift = math.sqrt(mechanism.steps) / mechanism.noise_multiplier
+        found = float(special.log_ndtr(special.ndtri_exp(given) + shift))
+    else:
+        found = float(((given + _divergences(mechanism)) * (1 - 1 / ORDERS)).min())
+    return min(max(found, float(given)), 0.0)
+
+
+def log_success_bound_of_rows(
+    *,
+    log_kappa: np.ndarray,
+    noise_multiplier: np.ndarray,
+    steps: np.ndarray,
+    sampling_rate: np.ndarray,
+) -> np.ndarray:
+    """:func:`log_success_bound` for each row of a table, (rows,) floats."""
+    rows = zip(log_kappa, noise_multiplier, steps, sampling_rate, strict=True)
+    return np.array(
+        [
+            log_success_bound(
+                log_kappa=log_k, noise_multiplier=sigma, steps=int(t), sampling_rate=rate
+            )
+            for log_k, sigma, t, rate in rows
+        ]
+    )
+
+
 def success_bound_of_rows(
     *,
     prior_size: np.ndarray | None = None,
@@ -211,8 +259,8 @@ def pld(log_kappa: np.ndarray, mechanism: Mechanism, *, accuracy: float = ACCURA
     Each step's log ratio is moved to the two neighbouring points of a grid of width h, so that
     both μ's and ν's mass are kept. This only spreads the ratio, so γ rises: it stays a bound. By
     how much: the ratio of T steps is multiplied by a random factor Ξ of mean 1 and variance at
-    most (2·cosh(h/2) − 1)^T − 1, and any test gains at most E|Ξ − 1|/2 by it. Hence the error is
-    at most half the standard deviation, about h·√T/4; it shrinks as h², much faster, in practice.
+    most cosh(h/2)^(2T) − 1, and any test gains at most E|Ξ − 1|/2 by it. Hence the error is at most
+    half the standard deviation, about h·√T/4; it shrinks as h², much faster, in practice.
 
     Args:
         log_kappa: (k,) log κ; all from one distribution.
@@ -400,12 +448,16 @@ def epsilon_delta(log_kappa: np.ndarray, mechanism: Mechanism, *, delta: float =
     """
     if mechanism.noise_multiplier < SMALLEST_NOISE:
         return _exactly(np.ones_like(log_kappa))
-    epsilon = accounting.epsilon(
-        noise_multiplier=mechanism.noise_multiplier,
-        delta=delta,
-        sampling_rate=mechanism.sampling_rate,
-        steps=mechanism.steps,
-    )
+    full = {"noise_multiplier": mechanism.noise_multiplier, "steps": mechanism.steps}
+    if mechanism.sampling_rate == 1:
+        # Its distribution of losses would take long where little noise makes ε large.
+        epsilon = float(
+            accounting.gaussian_epsilon_of_rows(
+                **{name: [value] for name, value in full.items()}, delta=[delta]
+            )[0]
+        )
+    else:
+        epsilon = accounting.epsilon(**full, delta=delta, sampling_rate=mechanism.sampling_rate)
     return _exactly(np.minimum(np.exp(np.minimum(log_kappa + epsilon, 0.0)) + delta, 1.0))
 
 
@@ -475,6 +527,9 @@ def squared_error_bound(*, epsilon, diameter: float = 1.0) -> np.ndarray:
 def prior_mass(samples: np.ndarray, *, radius: float, confidence: float = 0.95) -> Estimate:
     """κ from samples of the prior: the largest chance of any ball of this ℓ₂ radius.
 
+    The value is the mass of the best ball that was found, which may be far below κ; the interval
+    is what holds. It follows from the counts of :func:`ball_counts`.
+
     κ = sup over all points c of P[‖z − c‖ ≤ η], what an attacker gets right, to within η, without
     looking (arXiv:2302.07225, Appendix L, estimates it from samples too). Here with an interval
     that holds for any prior and dimension:
@@ -500,12 +555,41 @@ def prior_mass(samples: np.ndarray, *, radius: float, confidence: float = 0.95) 
     Raises:
         WorkbookError: for a radius, a confidence or a number of samples out of range.
     """
+    _check_confidence(confidence)
+    counts = ball_counts(samples, radius=radius)
+    tested = {"n_successes": counts.n_near, "n_trials": counts.n_tested}
+    crowd = {"n_successes": counts.n_crowd, "n_trials": counts.n_samples}
+    return Estimate(
+        counts.n_near / counts.n_tested,
+        float(intervals.rate_lower(**tested, confidence=confidence)),
+        float(intervals.rate_upper(**crowd, confidence=confidence)),
+    )
+
+
+@dataclass(frozen=True)
+class BallCounts:
+    """What :func:`prior_mass` is made of."""
+
+    n_near: int  # samples of the second half in the ball that the first half proposed
+    n_tested: int  # of as many
+    n_crowd: int  # samples that could be in one ball, wherever its centre
+    n_samples: int  # of as many
+
+
+def ball_counts(samples: np.ndarray, *, radius: float) -> BallCounts:
+    """The counts behind :func:`prior_mass`.
+
+    Args:
+        samples, radius: as there.
+
+    Raises:
+        WorkbookError: for a radius or a number of samples out of range.
+    """
     points = np.asarray(samples, dtype=float).reshape(len(samples), -1)
     if len(points) < 2 or not np.isfinite(points).all():
         raise WorkbookError(f"samples of shape {points.shape}; allowed: at least 2, all finite")
     if not (math.isfinite(radius) and radius >= 0):
         raise WorkbookError(f"radius = {radius}; allowed: a finite number of at least 0")
-    _check_confidence(confidence)
     half = len(points) // 2
     if radius == 0:
         _, labels, numbers = np.unique(points, axis=0, return_inverse=True, return_counts=True)
@@ -516,14 +600,7 @@ def prior_mass(samples: np.ndarray, *, radius: float, confidence: float = 0.95) 
         n_crowd = int(_crowds(points, radius)[1].max())
         distances = np.linalg.norm(points[half:] - _centre(points[:half], radius), axis=1)
         n_near = int(np.sum(distances <= radius))
-    n_tested = len(points) - half
-    return Estimate(
-        n_near / n_tested,
-        float(intervals.rate_lower(n_successes=n_near, n_trials=n_tested, confidence=confidence)),
-        float(
-            intervals.rate_upper(n_successes=n_crowd, n_trials=len(points), confidence=confidence)
-        ),
-    )
+    return BallCounts(n_near, len(points) - half, n_crowd, len(points))
 
 
 def _exactly(value: np.ndarray) -> Estimate:
@@ -604,7 +681,7 @@ def _power_curve(
         log_masses = np.log(masses) - losses
     log_tails = np.logaddexp.accumulate(log_masses[::-1])[::-1]
     powers = np.cumsum(masses[::-1])[::-1] + infinite + ROUNDING
-    spread = mechanism.steps * math.log(2 * math.cosh(interval / 2) - 1) if interval < 1 else 1.0
+    spread = 2 * mechanism.steps * math.log(math.cosh(interval / 2)) if interval < 1 else 1.0
     error = min(1.0, math.sqrt(math.expm1(min(spread, 2.0))) / 2 + 3 * TAIL + 2 * ROUNDING)
     return losses, log_tails, powers, error
 

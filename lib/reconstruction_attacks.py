@@ -290,7 +290,9 @@ def check_idealised(p) -> None:
 
 
 def check_images(session) -> None:
-    """Refuse more training points and candidates than either dataset has images.
+    """Refuse more training points or candidates than either dataset has images for.
+
+    Half of the images are left to candidates, so that there are some of every class.
 
     Raises:
         WorkbookError: naming the parameters.
@@ -298,13 +300,13 @@ def check_images(session) -> None:
     p = session.p
     for name in (p.dataset, p.second_dataset):
         n_available = len(session.dataset_of(name).train_images)
-        # The target is one of the training points and one of the candidates.
-        if p.n_train - 1 + p.prior_size > n_available:
-            raise WorkbookError(
-                f"n_train = {p.n_train} with prior_size = {p.prior_size} needs "
-                f"{p.n_train - 1 + p.prior_size} images; allowed: at most {n_available}, the "
-                f"training images of {name}"
-            )
+        most = n_available // 2
+        for parameter in ("n_train", "prior_size", "exposed_sets"):
+            if getattr(p, parameter) > most:
+                raise WorkbookError(
+                    f"{parameter} = {getattr(p, parameter)}; allowed: at most {most}, half of the "
+                    f"training images of {name}"
+                )
 
 
 RULES = (check_idealised,)
@@ -622,7 +624,11 @@ def _exposed_verdict(rate: float, sets: pd.DataFrame) -> dict:
         f"most exposed candidate set as a share of the bound, q = {rate:g}",
         "at most 1",
         share,
-        "agrees" if share[1] <= 1 else "differs: above the bound",
+        "differs: above the bound"
+        if share[1] > 1
+        else "agrees"
+        if share[2] <= 1
+        else "not distinguishable",
         f"{chosen['kind']}, the best of {len(sets)} sets on one half of the runs; mean posterior "
         f"mass on the other, where {chosen['n_correct']} of {chosen['n_runs']} targets were named",
     )
@@ -725,7 +731,7 @@ def draw_prior_sizes(tables: dict[str, pd.DataFrame]) -> MatplotlibFigure:
     """Bound and idealised attacks over the number of candidates, one panel a sampling rate."""
     ideal = tables["idealised"]
     several = ideal.groupby(["epsilon", "sampling_rate"])["prior_size"].transform("nunique") > 1
-    ideal = ideal[several]
+    ideal = ideal[several] if several.any() else ideal
     rates = sorted(ideal["sampling_rate"].unique())
     columns = min(3, len(rates))
     rows = -(-len(rates) // columns)

@@ -37,6 +37,7 @@ RECIPES = {
     "membership.advantage": "lib.membership",
     "membership.area": "lib.membership",
     "membership.log_ratio": "lib.membership",
+    "reconstruction.log_success_bound_of_rows": "lib.reconstruction",
     "reconstruction.squared_error_bound": "lib.reconstruction",
     "reconstruction.success_bound_of_rows": "lib.reconstruction",
     "trade_off.smallest_unrefuted_epsilon": "lib.trade_off",

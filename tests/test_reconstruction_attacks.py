@@ -180,6 +180,20 @@ def test_most_exposed_set_is_chosen_without_looking_at_its_count():
     assert row["verdict"] == "agrees"
 
 
+@pytest.mark.parametrize(
+    ("mass", "verdict"),
+    [(0.2, "agrees"), (0.35, "not distinguishable"), (0.5, "differs: above the bound")],
+)
+def test_exposed_set_agrees_only_if_its_interval_is_below_the_bound(mass, verdict):
+    made = tables(exposed=exposed_rows().assign(mean_mass=mass))
+    (row,) = [row for row in attacks.verdicts(made) if row["claim"].startswith("most exposed")]
+    assert row["verdict"] == verdict
+
+
+def test_one_number_of_candidates_is_drawn_too(tmp_path):
+    figures.save(attacks.draw_prior_sizes(tables()), tmp_path / "one")
+
+
 @pytest.mark.parametrize("name", attacks.FIGURES)
 def test_figures_show_what_the_tables_hold(name, tmp_path):
     first = tables()

@@ -83,9 +83,24 @@ def test_prior_of_images():
 
 
 def test_tiny_prior_needs_logarithms():
-    rows = cell_rows(bounds.tiny_prior, log_kappa=bounds.TINY_LOG_KAPPA)
+    row = cell_rows(bounds.tiny_prior, log_kappa=bounds.TINY_LOG_KAPPA).iloc[0]
     assert np.exp(bounds.TINY_LOG_KAPPA) == 0
-    assert 0 <= rows["bound"].iloc[0] < 1e-8
+    # Φ(−x) is about exp(−x²/2)/(x·√(2π)), so that the bound gains about x·√T/σ nats.
+    x, shift = np.sqrt(-2 * bounds.TINY_LOG_KAPPA), np.sqrt(10) / row["noise_multiplier"]
+    gain = row["log_bound"] - row["log_kappa"]
+    assert gain == pytest.approx(x * shift - shift**2 / 2, rel=0.01)
+
+
+def test_noise_by_renyi_divergences_gives_less_away():
+    """σ = 2 for ε = 4, one full-batch release in ten: the accountants' order is what matters."""
+    by = {
+        accountant: cell_rows(bounds.calibration, accountant=accountant, prior_size=10).iloc[0]
+        for accountant in (bounds.LOSSES, bounds.RENYI)
+    }
+    losses, renyi = by[bounds.LOSSES], by[bounds.RENYI]
+    assert renyi["noise_multiplier"] > losses["noise_multiplier"]
+    assert renyi["theoretical_epsilon"] < losses["theoretical_epsilon"] <= losses["epsilon"]
+    assert renyi["bound"] < losses["bound"]
 
 
 def test_cells_cover_every_point_once():
@@ -107,9 +122,11 @@ def tables(*, figure_5=(0.195, 0.30, 0.345), rival=1.2, covered=20):
         for rate in (0.1, 1.0)
         for n in (2, 10)
     ]
+    points += [point | {"steps": 20} for point in points if point["epsilon"] == 4.0]
     rows = [
         point
         | {"method": name, "bound": 0.5 * (rival if name != "pld" else 1) / point["prior_size"]}
+        | {"bound_low": 0.4 / point["prior_size"]}
         for point in points
         for name in ("pld", *bounds.RIVALS)
     ]
@@ -127,7 +144,12 @@ def tables(*, figure_5=(0.195, 0.30, 0.345), rival=1.2, covered=20):
         for radius, k in ((0.0, 0.01), (9.0, 0.5))
     ]
     return {
-        "figure_5": pd.DataFrame({"sampling_rate": [0.01, 0.5, 0.99], "bound": figure_5}),
+        "figure_5": pd.DataFrame(
+            {"sampling_rate": [0.01, 0.5, 0.99], "bound": figure_5, "bound_low": 0.0}
+        ),
+        "calibrations": pd.DataFrame(
+            {"sampling_rate": [0.01, 0.99], "accountant": bounds.RENYI, "bound": [0.17, 0.338]}
+        ),
         "bounds": pd.DataFrame(rows),
         "estimators": pd.DataFrame(estimates),
         "priors": pd.DataFrame(prior),
@@ -145,6 +167,10 @@ def test_verdicts_follow_from_the_numbers():
     assert verdict(made, "bound at ε = 4, q = 0.01") == "agrees"
     assert verdict(made, "bound at ε = 4, q = 0.99") == "agrees"
     assert verdict(made, "smallest step of the bound") == "agrees"
+    over_steps = "smallest change of the bound from one T to the next larger one"
+    assert verdict(made, f"{over_steps}, ε constant, q = 0.1") == "never falls"
+    made["bounds"].loc[made["bounds"]["steps"] == 20, "bound"] *= 0.9
+    assert verdict(made, f"{over_steps}, ε constant, q = 0.1") == "falls"
     assert verdict(made, "largest ratio of the rival's bound to ours, Fano") == "agrees"
     other = tables(figure_5=(0.22, 0.21, 0.33), rival=0.9, covered=10)
     assert verdict(other, "bound at ε = 4, q = 0.01") == "differs: ours is looser"

@@ -83,6 +83,17 @@ def test_rows_fit_their_tables_and_repeat():
     assert all((row["pixels"] is None) == (row["target"] >= images.SHOWN) for row in rows)
 
 
+def test_errors_are_numbers_where_noise_drowns_everything():
+    """Weights so large that gradients are exactly 0 made the search step by NaN."""
+    (cell,) = images.reconstruction_cells(
+        SimpleNamespace(
+            p=SimpleNamespace(**vars(PARAMETERS) | {"image_epsilons": [0.01], "image_steps": 10})
+        )
+    )
+    errors = [row["mean_squared_error"] for row in rows_of(images.reconstruct, cell)]
+    assert np.isfinite(errors).all()
+
+
 def test_targets_are_test_images_and_never_trained_on_elsewhere():
     cell, dataset = images.reconstruction_cells(SESSION)[0], small_dataset()
     inputs, labels, shadows, targets = images._points(cell, sweep.Streams(0, cell), dataset)
@@ -103,6 +114,8 @@ def test_references_by_hand():
     distances = ((others - target) ** 2).mean(axis=1)
     assert row["nearest_image"] == pytest.approx(distances.min())
     assert row["random_image"] == pytest.approx(distances.mean())
+    uniform = np.random.default_rng(0).random((2, 100_000))
+    assert row["random_vectors"] == pytest.approx(np.mean((uniform[0] - uniform[1]) ** 2), abs=2e-3)
     assert row["mean_image"] == pytest.approx(((others.mean(axis=0) - target) ** 2).mean())
     assert (row["height"], row["width"], row["channels"]) == (6, 5, 3)
 
@@ -178,6 +191,7 @@ def tables(
         others.append(
             row
             | {"nearest_image": 0.03, "random_image": 0.14, "mean_image": 0.07}
+            | {"random_vectors": 1 / 6}
             | {"height": 2, "width": 2, "channels": 1}
         )
         found += [

@@ -151,6 +151,8 @@ def test_every_parameter_that_changes_results_changes_a_cell(name):
             "second_dataset = 'none' .text. is not allowed: it must be one of",
         ),
         ({"n_runs": 0}, "n_runs = 0"),
+        ({"image_epsilons": [1e300]}, "image_epsilons"),
+        ({"bound_sampling_rates": [1e-9]}, "bound_sampling_rates = .1e-09.; allowed: rates at"),
     ],
 )
 def test_bad_parameters_are_refused_by_name(changes, words):
@@ -162,7 +164,8 @@ def test_bad_parameters_are_refused_by_name(changes, words):
     ("changes", "words"),
     [
         ({"prior_n_images": 4001}, "prior_n_images = 4001; allowed: at most 4000, the training"),
-        ({"n_train": 4001}, "n_train = 4001 with prior_size = 3 needs 4003 images; allowed: at"),
+        ({"n_train": 2001}, "n_train = 2001; allowed: at most 2000, half of the training images"),
+        ({"exposed_sets": 2001}, "exposed_sets = 2001; allowed: at most 2000, half of the"),
         ({"image_targets": 1001}, "image_targets = 1001; allowed: at most 1000, the test images"),
         ({"image_known": 4000}, "image_known = 4000 with image_shadow_models = .*; allowed:"),
     ],
