@@ -356,7 +356,7 @@ def _table_differences(name: str, derived: str, frames: Mapping) -> list[str]:
     function = getattr(importlib.import_module(DERIVED[derived]), derived.rpartition(".")[2])
     try:
         expected = function({other: frame for other, frame in frames.items() if other != name})
-    except (WorkbookError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+    except (WorkbookError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         return [f"{derived} refuses the other tables: {_one_line(str(error))}"]
     found = frames[name].to_dict("records")
     if len(found) != len(expected):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import sample_study as sample
 
-from lib import one_run, provenance, results, verification
+from lib import one_run, one_run_audit, provenance, results, verification
 from lib.errors import WorkbookError
 from lib.results import Field, Table
 
@@ -340,6 +340,19 @@ def test_a_difference_below_the_tolerance_is_none(folder):
     assert results.verify(folder) == []
     forge(folder, repr(bound + 1e-8), repr(bound + 1e-5))
     assert "row 1, column epsilon_lower_bound" in the_problem(folder)
+
+
+@pytest.mark.parametrize("error", [IndexError("out of bounds"), KeyError("none"), ValueError("no")])
+def test_tables_that_a_derived_one_cannot_be_made_from_are_named(error, monkeypatch):
+    """A package of an older study, whose rows the newer verdicts do not know."""
+
+    def refuse(frames):
+        raise error
+
+    monkeypatch.setattr(one_run_audit, "verdicts", refuse)
+    frames = {"verdicts": pd.DataFrame(), "audits": pd.DataFrame()}
+    (problem,) = verification._table_differences("verdicts", "one_run_audit.verdicts", frames)
+    assert problem.startswith("one_run_audit.verdicts refuses the other tables: ")
 
 
 def _outer(*, a, b, kind, offset=0.0):
