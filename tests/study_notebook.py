@@ -8,7 +8,7 @@ import shutil
 import nbformat
 import yaml
 
-from lib import parameters, paths
+from lib import parameters, paths, results, verification
 from lib.verification import checksum
 
 
@@ -43,6 +43,28 @@ def run(study, **values):
         if cell.cell_type == "code" and "parameters" not in cell.metadata.get("tags", []):
             exec(cell.source, namespace)
     return namespace["session"]
+
+
+def check_whole_run(study, values, forgeries, folder):
+    """Run the notebook into a folder: a sound package that names forgeries and is read again."""
+    run(study, **values)
+    package = folder / study.__name__.rpartition(".")[2] / "local"
+    assert results.verify(package) == []
+    assert set(study.TABLES) == {file.stem for file in package.glob("*.csv")}
+    assert set(study.FIGURES) == {file.stem for file in package.glob("*.png")}
+    descriptor = verification.read_descriptor(package)
+    assert verification.omitted_checks(descriptor, study.TABLES) == []
+    for number, (table, column, value, words) in enumerate(forgeries):
+        forged = forge(package, folder / f"forged{number}" / "local", table, column, value)
+        problems = results.verify(forged)
+        assert any(words in problem for problem in problems), (table, column, problems)
+    before = {file.name: file.read_bytes() for file in package.iterdir()}
+    again = run(study, **values | {"figures_only": True, "seed": 5})
+    assert again.p.seed == 0
+    for figure in study.FIGURES:
+        assert again.figure(figure).data == before[f"{figure}.png"]
+    assert {file.name: file.read_bytes() for file in package.iterdir()} == before
+    return descriptor
 
 
 def check_profile(study, name):

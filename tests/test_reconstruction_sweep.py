@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-from study_notebook import check_profile, checked, declared, forge, profile, run
+from study_notebook import check_profile, check_whole_run, checked, declared, profile
 
-from lib import data, parameters, paths, results, verification, workbook
+from lib import data, parameters, paths, verification, workbook
 from lib import reconstruction_attacks as attacks
 from lib import reconstruction_bounds as bounds
 from lib import reconstruction_images as images
@@ -202,23 +202,7 @@ FORGERIES = [
 def test_profile_with_tiny_sizes_runs_to_a_sound_package(name, tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "CACHE", tmp_path / "cache")
     values = profile(study, name) | TINY | {"results_dir": str(tmp_path)}
-    run(study, **values)
-    package = tmp_path / "reconstruction_sweep" / "local"
-    assert results.verify(package) == []
-    assert set(study.TABLES) == {file.stem for file in package.glob("*.csv")}
-    assert set(study.FIGURES) == {file.stem for file in package.glob("*.png")}
-    descriptor = verification.read_descriptor(package)
-    assert verification.omitted_checks(descriptor, study.TABLES) == []
-    if name == "smoke":
-        for number, (table, column, value, words) in enumerate(FORGERIES):
-            forged = forge(package, tmp_path / f"forged{number}" / "local", table, column, value)
-            problems = results.verify(forged)
-            assert any(words in problem for problem in problems), (table, column, problems)
-    before = {file.name: file.read_bytes() for file in package.iterdir()}
-    again = run(study, **values | {"figures_only": True, "seed": 5})
-    assert again.p.seed == 0
-    for figure in study.FIGURES:
-        assert again.figure(figure).data == before[f"{figure}.png"]
+    check_whole_run(study, values, FORGERIES if name == "smoke" else (), tmp_path)
 
 
 def test_an_attack_above_its_bound_is_named(tmp_path):
