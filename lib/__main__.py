@@ -26,15 +26,16 @@ VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / "unfinished"  # there while pip works, so that a killed installation shows
 OWN_DISTRIBUTION = "dp-workbook"
-OLDEST_PYTHON = (3, 11)
+OLDEST_PYTHON = (3, 11, 5)  # the pinned soupsieve asks for it
 INTERRUPTED = "Interrupted; the same command goes on where this one stopped."
 
 
 def main(arguments: list[str]) -> int:
     """Do one command; return the exit code. Expected failures are one line on standard error."""
     if sys.version_info < OLDEST_PYTHON or os.name != "posix":
-        found = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {sys.platform}"
-        return fail(f"this needs Python 3.11 or newer on Linux, macOS or WSL; found {found}")
+        found = f"Python {'.'.join(map(str, sys.version_info[:3]))} on {sys.platform}"
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return fail(f"this needs Python {oldest} or newer on Linux, macOS or WSL; found {found}")
     from lib import commands
     from lib.errors import WorkbookError
 
