@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import condensation_membership as over_universe
+from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import figures, membership
 from lib.errors import WorkbookError
@@ -25,7 +26,7 @@ from lib.one_run_tables import (
 )
 from lib.parameters import Parameter
 from lib.results import Figure
-from lib.tables import Field, Table
+from lib.tables import Field, Table, recipe
 
 EVERYBODY, CLASS, SHARE = "everybody", "most exposed class", "most exposed share"
 # Shares of a population that are exposed, in the exact example; a tenth is the paper's.
@@ -104,7 +105,7 @@ def claim_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
     settled = tables["claim_plan"].iloc[0]
     rows = []
     for scheme in tables["models"]["scheme"].unique():
-        logits, sets = over_universe.models_of(tables, scheme)
+        logits, sets = networks.logits_of(tables, scheme)
         scores = over_universe.chosen_scores(tables, scheme, logits, sets["members"])
         curve = membership.roc(scores[0], sets["members"][0])
         ratio, true_positives, false_positives = membership.criticised_epsilon(curve)
@@ -149,7 +150,7 @@ def exposed_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
     share = float(tables["claim_plan"]["exposed_share"].iloc[0])
     rows = []
     for scheme in tables["models"]["scheme"].unique():
-        logits, sets = over_universe.models_of(tables, scheme)
+        logits, sets = networks.logits_of(tables, scheme)
         members = sets["members"]
         choosing, testing = membership.halves(len(logits) // 2)
         first = membership.rows_of(choosing)
@@ -216,14 +217,14 @@ TABLES = {
     ),
     "claims": Table(
         fields=(
-            over_universe.SCHEME,
+            networks.SCHEME,
             Field("theoretical_epsilon", "number", "nats", "ε at δ", required=False, minimum=0),
             Field(
                 "criticised_epsilon",
                 "number",
                 "nats",
                 "largest ln(TPR/FPR) with a false positive at least: no bound on anything",
-                recipe=over_universe.recipe("membership.log_ratio", *over_universe.COUNTS),
+                recipe=recipe("membership.log_ratio", *over_universe.COUNTS),
             ),
             *over_universe.COUNT_FIELDS,
             DELTA,
@@ -244,7 +245,7 @@ TABLES = {
     ),
     "exposed": Table(
         fields=(
-            over_universe.SCHEME,
+            networks.SCHEME,
             Field("group", "string", "", "who is asked about"),
             Field("label", "integer", "", "class of the group", required=False, minimum=0),
             Field("n_examples", "integer", "", "examples in the group", minimum=1),

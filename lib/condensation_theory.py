@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from lib import condensation_membership as over_universe
+from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import figures
 from lib.errors import WorkbookError
@@ -192,7 +192,7 @@ def exponential_rows(tables: dict[str, pd.DataFrame]) -> list[dict]:
     """ε of the exponential mechanism with the range of losses that each scheme's networks show."""
     rows = []
     for scheme in tables["models"]["scheme"].unique():
-        logits, _ = over_universe.models_of(tables, scheme)
+        logits, _ = networks.logits_of(tables, scheme)
         losses = np.logaddexp(0, -logits)  # −log p of the true class
         lowest, highest = float(losses.min()), float(losses.max())
         rows.append(
@@ -247,7 +247,7 @@ TABLES = {
     ),
     "exponential": Table(
         fields=(
-            over_universe.SCHEME,
+            networks.SCHEME,
             Field("n_losses", "integer", "", "losses seen", minimum=1),
             Field("lowest", "number", "nats", "smallest loss seen", minimum=0),
             Field("highest", "number", "nats", "largest loss seen", minimum=0),

@@ -24,7 +24,7 @@ from lib.errors import WorkbookError
 from lib.one_run_tables import BOUND_BELOW_TRUTH, SIGNIFICANCE, two_sets_fields, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
-from lib.tables import Field, Table
+from lib.tables import Field, Table, recipe
 
 ONE, TWO = "D", "D′"
 ENOUGH = 0.99  # share of models that should be told apart, where the paper says 100 %
@@ -452,10 +452,7 @@ MODEL_FIELDS = (
         "their share",
         minimum=0,
         maximum=1,
-        recipe={
-            "function": "intervals.rate",
-            "columns": {"n_successes": "n_test_correct", "n_trials": "n_test"},
-        },
+        recipe=recipe("intervals.rate", n_successes="n_test_correct", n_trials="n_test"),
     ),
 )
 # The same where every model is made from condensed images, whose sizes are part of its name.
@@ -468,7 +465,6 @@ SIZED_MODEL_FIELDS = tuple(
 
 
 def _rate_field(name: str, function: str, meaning: str) -> Field:
-    columns = {"n_successes": "n_right", "n_trials": "n_models"}
     return Field(
         name,
         "number",
@@ -476,7 +472,7 @@ def _rate_field(name: str, function: str, meaning: str) -> Field:
         meaning,
         minimum=0,
         maximum=1,
-        recipe={"function": f"intervals.{function}", "columns": columns},
+        recipe=recipe(f"intervals.{function}", n_successes="n_right", n_trials="n_models"),
     )
 
 
@@ -510,13 +506,10 @@ TABLES = {
                 "nats",
                 "ε with what is added",
                 minimum=0,
-                recipe={
-                    "function": "accounting.epsilon_of_rows",
-                    "columns": {
-                        name: name
-                        for name in ("noise_multiplier", "delta", "sampling_rate", "steps")
-                    },
-                },
+                recipe=recipe(
+                    "accounting.epsilon_of_rows",
+                    *("noise_multiplier", "delta", "sampling_rate", "steps"),
+                ),
             ),
             Field("delta", "number", "", "δ of the claim", minimum=0, maximum=1),
             SIGNIFICANCE,

@@ -103,6 +103,11 @@ class Table:
             raise ValueError(f"a recipe or claim names columns that do not exist: {unknown}")
 
 
+def recipe(function: str, *columns: str, **renamed: str) -> dict:
+    """A field's recipe: ``function`` of columns with its arguments' names, or others as given."""
+    return {"function": function, "columns": dict(zip(columns, columns, strict=True)) | renamed}
+
+
 def schema(table: Table) -> dict:
     """Describe a table as a Frictionless table schema (https://datapackage.org)."""
     return {

@@ -7,6 +7,7 @@ import pytest
 from lib import accounting, data, figures, intervals, membership, sweep
 from lib import condensation_epsilon as epsilon
 from lib import condensation_membership as study
+from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib.errors import WorkbookError
 
@@ -28,12 +29,12 @@ def made_up_tables(digits, n_pairs, logits):
     """Tables as the cells would fill them, with given logits for one scheme."""
     cells = [{"n_universe": N, "pair": k, "side": s} for k in range(n_pairs) for s in range(2)]
     sets = [
-        row for cell in cells for row in study.training_set(cell, sweep.Streams(0, cell), digits)
+        row for cell in cells for row in networks.training_set(cell, sweep.Streams(0, cell), digits)
     ]
-    rows = study.example(cells[0], sweep.Streams(0, cells[0]), digits)
+    rows = networks.example(cells[0], sweep.Streams(0, cells[0]), digits)
     models = [
         {"scheme": schemes.SUBSET, "pair": cell["pair"], "side": cell["side"]}
-        | {"test_accuracy": 0.5 + 0.01 * (i % 3), "logits": study.pack_numbers(values)}
+        | {"test_accuracy": 0.5 + 0.01 * (i % 3), "logits": networks.pack_numbers(values)}
         for i, (cell, values) in enumerate(zip(cells, logits, strict=True))
     ]
     mechanisms = pd.DataFrame(columns=["scheme", "theoretical_epsilon", "delta", "delta_at_zero"])
@@ -83,10 +84,10 @@ def test_a_universe_that_does_not_fit_is_refused(digits, n_universe):
 def test_packed_numbers_come_back():
     rng = np.random.default_rng(0)
     flags, values = rng.random(1001) < 0.3, 10 * rng.standard_normal(1001)
-    assert (study.unpack(study.pack(flags), 1001) == flags).all()
-    back = study.unpack_numbers(study.pack_numbers(values))
+    assert (networks.unpack(networks.pack(flags), 1001) == flags).all()
+    back = networks.unpack_numbers(networks.pack_numbers(values))
     np.testing.assert_allclose(back, values, rtol=2**-11, atol=1e-6)
-    text = study.pack(flags) + study.pack_numbers(values)
+    text = networks.pack(flags) + networks.pack_numbers(values)
     assert not set(text) & set('",\r\n ')
 
 

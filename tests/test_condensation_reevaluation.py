@@ -10,7 +10,7 @@ from study_notebook import check_profile, check_whole_run, checked, declared, pr
 from lib import (
     condensation_beyond,
     condensation_epsilon,
-    condensation_membership,
+    condensation_models,
     condensation_theory,
     condensation_worst_case,
     data,
@@ -106,10 +106,10 @@ CHANGES = {
     "grid_n_iterations": [2],
 }
 CELLS = (
-    condensation_membership.mechanism_cells,
-    condensation_membership.example_cells,
-    condensation_membership.training_set_cells,
-    condensation_membership.trained_cells,
+    condensation_models.mechanism_cells,
+    condensation_models.example_cells,
+    condensation_models.training_set_cells,
+    condensation_models.trained_cells,
     condensation_epsilon.plan_cells,
     condensation_worst_case.settled_cells,
     condensation_worst_case.model_cells,
@@ -124,7 +124,7 @@ def all_cells(p):
     """Every cell of the study, with a stand-in for the mechanisms' noise."""
     session = SimpleNamespace(p=p, dataset=data.load("mnist5k"), tables={})
     for name, cells in (
-        ("mechanisms", condensation_membership.mechanism_cells),
+        ("mechanisms", condensation_models.mechanism_cells),
         ("worst_mechanisms", condensation_worst_case.settled_cells),
     ):
         settled = [cell | {"noise_multiplier": 1.0} for cell in cells(session)]

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from lib import augmentation, condensation, data, models, sweep
-from lib import condensation_membership as membership
+from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 
 N_MODELS, SHAPE, N_CLASSES, WIDTH, REAL, N_PER_CLASS = 8, (32, 32, 3), 10, 32, 64, 10
@@ -44,7 +44,7 @@ def train_shadows(dataset, n_jobs: int, turn: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
         sweep.run(
-            membership.trained,
+            networks.trained,
             shadow_cells(turn),
             seed=n_jobs,
             dataset=dataset,
