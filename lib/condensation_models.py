@@ -33,7 +33,7 @@ PARAMETERS = {
     "n_iterations": Parameter("int", "iterations of distribution matching", minimum=1),
     "real_batch": Parameter("int", "real images a class in each of them", minimum=1),
     "image_learning_rate": Parameter(
-        "float", "learning rate of the condensed images at width 128", above=0
+        "float", "learning rate of the condensed images at width 128 and pixel deviation 1", above=0
     ),
     "dp_epsilons": Parameter("floats", "theoretical ε of DP-SGD", above=0, maximum=100),
     "little_noise_multiplier": Parameter(

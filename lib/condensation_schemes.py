@@ -22,7 +22,9 @@ DM_NOISE = "DM from noise"
 LITTLE_NOISE = "DP-SGD, little noise"
 CONDENSED = (SUBSET, DM_REAL, DM_NOISE)
 SUBSET_SHARE = 0.01  # |S| over |U|, so that |S| is about 2 % of |T|
-PAPER_WIDTH = 128  # of the ConvNet; learning rates of condensed images are meant for it
+# What learning rates of condensed images are meant for: the ConvNet's width, and pixels of standard
+# deviation 1, as the authors normalise them. Pixels from −1 to 1 have about half of it.
+PAPER_WIDTH, PIXEL_DEVIATION = 128, 0.5
 NETWORK = "ConvNet, 3 blocks, instance norm"
 
 
@@ -169,8 +171,7 @@ def condense(cell: dict, inputs, labels, sequence, dataset, *, initial=None):
         n_per_class=cell["n_per_class"],
         n_iterations=cell["n_iterations"],
         real_batch=cell["real_batch"],
-        # The loss is a sum over features, which go with the width: steps of the same size.
-        learning_rate=cell["image_learning_rate"] * PAPER_WIDTH / cell["width"],
+        learning_rate=_image_step(cell["image_learning_rate"], cell["width"]),
         width=cell["width"],
         device=cell["device"],
         sequence=sequence,
@@ -178,6 +179,15 @@ def condense(cell: dict, inputs, labels, sequence, dataset, *, initial=None):
         **augmentation_for(dataset),
     )
     return condensed.images, condensed.labels
+
+
+def _image_step(learning_rate: float, width: int) -> float:
+    """The learning rate for steps as large, in deviations of a pixel, as the paper's.
+
+    The loss is a sum over features, whose number goes with the width. Instance norm makes features
+    blind to the scale s of pixels, so that gradients go with 1/s and steps are to go with s.
+    """
+    return learning_rate * PAPER_WIDTH / width * PIXEL_DEVIATION**2
 
 
 def fit_privately(cell: dict, inputs, labels, streams: sweep.Streams, *, network, **hooks):
