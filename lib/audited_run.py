@@ -25,12 +25,12 @@ MECHANISM = (
 
 
 def mechanism_row(cell: dict) -> dict:
-    """What ``MECHANISM_FIELDS`` of ``one_run_tables`` holds, from a cell."""
+    """What ``MECHANISM_FIELDS`` of ``study_tables`` holds, from a cell."""
     return {name: cell[name] for name in MECHANISM}
 
 
 def audit_row(cell: dict, scores: np.ndarray, included: np.ndarray, rng) -> dict:
-    """Audit canaries with a cell's numbers of guesses; ``AUDIT_FIELDS`` of ``one_run_tables``.
+    """Audit canaries with a cell's numbers of guesses; ``AUDIT_FIELDS`` of ``study_tables``.
 
     Args:
         cell: holds ``n_positive``, ``n_negative``, ``delta`` and ``significance``.

@@ -18,9 +18,9 @@ from lib import condensation_schemes as schemes
 from lib import condensation_worst_case as worst_case
 from lib import figures, intervals, membership
 from lib.errors import WorkbookError
-from lib.one_run_tables import COUNT_FIELDS, DELTA, LOWER_BOUND, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import COUNT_FIELDS, DELTA, LOWER_BOUND, verdict_row
 from lib.tables import Field, Table
 
 TINY, LARGE = "tiny, one image and a canary", "large"

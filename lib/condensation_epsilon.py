@@ -16,7 +16,9 @@ from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import figures, membership
 from lib.errors import WorkbookError
-from lib.one_run_tables import (
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.study_tables import (
     BOUND_BELOW_TRUTH,
     COUNT_FIELDS,
     DELTA,
@@ -24,8 +26,6 @@ from lib.one_run_tables import (
     SIGNIFICANCE,
     verdict_row,
 )
-from lib.parameters import Parameter
-from lib.results import Figure
 from lib.tables import Field, Table, recipe
 
 EVERYBODY, CLASS, SHARE = "everybody", "most exposed class", "most exposed share"

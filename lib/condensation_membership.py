@@ -18,8 +18,8 @@ from scipy import stats
 from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import figures, intervals, membership
-from lib.one_run_tables import verdict_row
 from lib.results import Figure
+from lib.study_tables import verdict_row
 from lib.tables import Field, Table, recipe
 
 UNIVERSE = "all of U"

@@ -17,9 +17,8 @@ from lib import (
     condensation_theory,
     condensation_worst_case,
 )
-from lib.one_run_tables import VERDICT_FIELDS
 from lib.parameters import SHARED
-from lib.tables import Table
+from lib.study_tables import joined, merged, verdict_table
 
 TITLE = "Dataset condensation, attacked by a correct protocol and in the worst case"
 NOTEBOOK = "03_condensation_reevaluation"
@@ -38,11 +37,8 @@ PARTS = (
     condensation_theory,
     condensation_beyond,
 )
-PARAMETERS = SHARED | {
-    name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
-}
-RULES = tuple(rule for part in PARTS for rule in part.RULES)
-DATA_RULES = tuple(rule for part in PARTS for rule in getattr(part, "DATA_RULES", ()))
+PARAMETERS = SHARED | merged("PARAMETERS", PARTS)
+RULES, DATA_RULES = joined("RULES", PARTS), joined("DATA_RULES", PARTS)
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
@@ -50,12 +46,5 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     return [row for part in PARTS for row in part.verdicts(tables)]
 
 
-TABLES = {name: table for part in PARTS for name, table in part.TABLES.items()} | {
-    "verdicts": Table(
-        fields=VERDICT_FIELDS,
-        key=("claim",),
-        meaning="one claim of the note against this run",
-        derived="condensation_reevaluation.verdicts",
-    )
-}
-FIGURES = {name: figure for part in PARTS for name, figure in part.FIGURES.items()}
+TABLES = merged("TABLES", PARTS) | {"verdicts": verdict_table("condensation_reevaluation", "note")}
+FIGURES = merged("FIGURES", PARTS)

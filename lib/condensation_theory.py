@@ -18,9 +18,9 @@ from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import figures
 from lib.errors import WorkbookError
-from lib.one_run_tables import verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import verdict_row
 from lib.tables import Field, Table
 
 REAL, NOISE, CENTRED = "real images of T", "noise", "centred noise, T centred"

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from lib import audited_run, figures, intervals, membership, one_run
 from lib import condensation_schemes as schemes
 from lib.errors import WorkbookError
-from lib.one_run_tables import BOUND_BELOW_TRUTH, SIGNIFICANCE, two_sets_fields, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import BOUND_BELOW_TRUTH, SIGNIFICANCE, two_sets_fields, verdict_row
 from lib.tables import Field, Table, recipe
 
 ONE, TWO = "D", "D′"

@@ -18,9 +18,8 @@ from lib import (
     one_run_theory,
     one_run_white_box,
 )
-from lib.one_run_tables import VERDICT_FIELDS
 from lib.parameters import SHARED
-from lib.tables import Table
+from lib.study_tables import joined, merged, verdict_table
 
 TITLE = "Privacy auditing with one training run"
 NOTEBOOK = "01_one_run_audit"
@@ -40,11 +39,8 @@ PARTS = (
     one_run_beyond,
     one_run_faults,
 )
-PARAMETERS = SHARED | {
-    name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
-}
-RULES = tuple(rule for part in PARTS for rule in part.RULES)
-DATA_RULES = tuple(rule for part in PARTS for rule in getattr(part, "DATA_RULES", ()))
+PARAMETERS = SHARED | merged("PARAMETERS", PARTS)
+RULES, DATA_RULES = joined("RULES", PARTS), joined("DATA_RULES", PARTS)
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
@@ -52,18 +48,5 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     return [row for part in PARTS for row in part.verdicts(tables)]
 
 
-TABLES = (
-    one_run_theory.TABLES
-    | {name: table for part in PARTS for name, table in part.TABLES.items()}
-    | {
-        "verdicts": Table(
-            fields=VERDICT_FIELDS,
-            key=("claim",),
-            meaning="one claim of the paper against this run",
-            derived="one_run_audit.verdicts",
-        )
-    }
-)
-FIGURES = one_run_theory.FIGURES | {
-    name: figure for part in PARTS for name, figure in part.FIGURES.items()
-}
+TABLES = merged("TABLES", (one_run_theory, *PARTS)) | {"verdicts": verdict_table("one_run_audit")}
+FIGURES = merged("FIGURES", (one_run_theory, *PARTS))

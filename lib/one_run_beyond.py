@@ -22,7 +22,9 @@ from scipy import special
 from lib import audited_run, canaries, figures, intervals, one_run, trade_off
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
-from lib.one_run_tables import (
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.study_tables import (
     AUDIT_FIELDS,
     BOUND_BELOW_TRUTH,
     MECHANISM_FIELDS,
@@ -30,8 +32,6 @@ from lib.one_run_tables import (
     two_sets_fields,
     verdict_row,
 )
-from lib.parameters import Parameter
-from lib.results import Figure
 from lib.tables import Field, Table
 
 TRAINING, IDEALISED = "training", "idealised"

@@ -21,9 +21,9 @@ from matplotlib.figure import Figure as MatplotlibFigure
 from lib import audited_run, canaries, figures, intervals, membership
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
-from lib.one_run_tables import AUDIT_FIELDS, BOUND_BELOW_TRUTH, MECHANISM_FIELDS, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import AUDIT_FIELDS, BOUND_BELOW_TRUTH, MECHANISM_FIELDS, verdict_row
 from lib.tables import Field, Table
 
 SCORES = {

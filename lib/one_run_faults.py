@@ -10,7 +10,9 @@ import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import faults, figures, intervals
-from lib.one_run_tables import (
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.study_tables import (
     COUNT_FIELDS,
     DELTA,
     LOWER_BOUND,
@@ -18,8 +20,6 @@ from lib.one_run_tables import (
     two_sets_fields,
     verdict_row,
 )
-from lib.parameters import Parameter
-from lib.results import Figure
 from lib.tables import Field, Table
 
 # Right 95 % bounds of 100 honest runs: more than this many false ones come once in 1,000 times.

@@ -24,7 +24,9 @@ from scipy import special, stats
 from lib import audited_run, canaries, figures, intervals, one_run, trade_off
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
-from lib.one_run_tables import (
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.study_tables import (
     AUDIT_FIELDS,
     BOUND_BELOW_TRUTH,
     DELTA,
@@ -33,8 +35,6 @@ from lib.one_run_tables import (
     THEORETICAL_EPSILON,
     verdict_row,
 )
-from lib.parameters import Parameter
-from lib.results import Figure
 from lib.tables import Field, Table
 
 M = 1000  # canaries of a simulated audit

@@ -19,9 +19,9 @@ from scipy import stats
 from lib import canaries, figures
 from lib import one_run_white_box as white_box
 from lib.errors import WorkbookError
-from lib.one_run_tables import BOUND_BELOW_TRUTH, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import BOUND_BELOW_TRUTH, verdict_row
 from lib.tables import Table
 
 CANARIES, IMAGES, STEPS = "canaries", "images", "steps"

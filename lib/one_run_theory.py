@@ -26,8 +26,8 @@ from scipy import integrate, optimize, special, stats
 
 from lib import figures, one_run
 from lib.errors import WorkbookError
-from lib.one_run_tables import LOWER_BOUND
 from lib.results import Figure
+from lib.study_tables import LOWER_BOUND
 from lib.tables import Field, Table
 
 SIGNIFICANCE = 0.05

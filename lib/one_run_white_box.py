@@ -15,7 +15,9 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import audited_run, canaries, figures, intervals, one_run
 from lib.errors import WorkbookError
-from lib.one_run_tables import (
+from lib.parameters import Parameter
+from lib.results import Figure
+from lib.study_tables import (
     AUDIT_FIELDS,
     BOUND_BELOW_TRUTH,
     GUESS_FIELDS,
@@ -23,8 +25,6 @@ from lib.one_run_tables import (
     SIGNIFICANCE,
     verdict_row,
 )
-from lib.parameters import Parameter
-from lib.results import Figure
 from lib.tables import Field, Table
 
 # The paper's white-box bounds for DP-SGD on CIFAR-10 (Section 6), read to one decimal.

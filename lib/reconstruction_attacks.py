@@ -16,10 +16,10 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import audited_run, data, figures, intervals
 from lib.errors import WorkbookError
-from lib.one_run_tables import MECHANISM_FIELDS, verdict_row
 from lib.parameters import Parameter
 from lib.reconstruction_bounds import PAPER_BOUNDS, PRIOR_SIZE, bound_field
 from lib.results import Figure
+from lib.study_tables import MECHANISM_FIELDS, verdict_row
 from lib.tables import Field, Table
 
 ATTACKS = ("sum", "top", "map")

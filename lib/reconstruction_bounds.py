@@ -15,9 +15,9 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import audited_run, figures, intervals
 from lib.errors import WorkbookError
-from lib.one_run_tables import MECHANISM_FIELDS, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import MECHANISM_FIELDS, verdict_row
 from lib.tables import Field, Table
 
 # Figure 5 of the paper: ε = 4, T = 100, n = 10.

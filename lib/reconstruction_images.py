@@ -18,9 +18,9 @@ from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import audited_run, figures, intervals, reconstruction
 from lib.errors import WorkbookError
-from lib.one_run_tables import DELTA, verdict_row
 from lib.parameters import Parameter
 from lib.results import Figure
+from lib.study_tables import DELTA, verdict_row
 from lib.tables import Field, Table
 
 GRADIENTS, MODEL = "gradients", "model"

@@ -10,9 +10,8 @@ from __future__ import annotations
 import pandas as pd
 
 from lib import reconstruction_attacks, reconstruction_bounds, reconstruction_images
-from lib.one_run_tables import VERDICT_FIELDS
 from lib.parameters import SHARED
-from lib.tables import Table
+from lib.study_tables import joined, merged, verdict_table
 
 TITLE = "Reconstruction from DP-SGD: bound against attack"
 NOTEBOOK = "02_reconstruction_sweep"
@@ -25,11 +24,8 @@ PAPERS = (
 )
 # In the order of the notebook.
 PARTS = (reconstruction_bounds, reconstruction_attacks, reconstruction_images)
-PARAMETERS = SHARED | {
-    name: parameter for part in PARTS for name, parameter in part.PARAMETERS.items()
-}
-RULES = tuple(rule for part in PARTS for rule in part.RULES)
-DATA_RULES = tuple(rule for part in PARTS for rule in getattr(part, "DATA_RULES", ()))
+PARAMETERS = SHARED | merged("PARAMETERS", PARTS)
+RULES, DATA_RULES = joined("RULES", PARTS), joined("DATA_RULES", PARTS)
 
 
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
@@ -37,12 +33,5 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     return [row for part in PARTS for row in part.verdicts(tables)]
 
 
-TABLES = {name: table for part in PARTS for name, table in part.TABLES.items()} | {
-    "verdicts": Table(
-        fields=VERDICT_FIELDS,
-        key=("claim",),
-        meaning="one claim of the paper against this run",
-        derived="reconstruction_sweep.verdicts",
-    )
-}
-FIGURES = {name: figure for part in PARTS for name, figure in part.FIGURES.items()}
+TABLES = merged("TABLES", PARTS) | {"verdicts": verdict_table("reconstruction_sweep")}
+FIGURES = merged("FIGURES", PARTS)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import optimize, signal, special, stats
 
-from lib import one_run, one_run_tables, trade_off
+from lib import one_run, study_tables, trade_off
 from lib.errors import WorkbookError
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "one_run.json").read_text())
@@ -1049,7 +1049,7 @@ def test_swapped_sets_show_nothing_and_the_tables_say_so():
     assert _bound_of_scores(second, first) == 0.0
     (field,) = [
         each
-        for each in one_run_tables.two_sets_fields("first", "second")
+        for each in study_tables.two_sets_fields("first", "second")
         if each.name == "epsilon_lower_bound"
     ]
     assert "one-sided" in field.meaning

@@ -1,20 +1,23 @@
-"""What the parts of study 01 share: the columns of an audit and its row, and a verdict's.
+"""What studies share: how their parts are put together, and the columns of audits and verdicts.
 
-A study's part (:mod:`lib.one_run_audit`, :mod:`lib.one_run_sweeps`, …) has cells, tables, figures
-and verdicts of its own; each table that holds audits is made of these columns, so that one recipe
-recomputes every bound from its counts.
+A study's part (such as :mod:`lib.one_run_sweeps`) has cells, tables, figures and verdicts of its
+own; each table that holds audits is made of these columns, so that one recipe recomputes every
+bound from its counts.
 """
 
 from __future__ import annotations
 
-from lib.tables import Field
+from collections.abc import Iterable
+from types import ModuleType
+
+from lib.tables import Field, Table, recipe
 
 COUNTS = ("n_canaries", "n_guesses", "n_correct", "delta", "significance")
 
 
 def total_of(first: str, second: str) -> dict:
     """Recipe of a column that is the sum of two others."""
-    return {"function": "verification.total", "columns": {"first": first, "second": second}}
+    return recipe("verification.total", first=first, second=second)
 
 
 THEORETICAL_EPSILON = Field(
@@ -23,10 +26,9 @@ THEORETICAL_EPSILON = Field(
     "nats",
     "ε of the mechanism at δ by privacy-loss distributions, from above",
     minimum=0,
-    recipe={
-        "function": "accounting.epsilon_of_rows",
-        "columns": {name: name for name in ("noise_multiplier", "delta", "sampling_rate", "steps")},
-    },
+    recipe=recipe(
+        "accounting.epsilon_of_rows", "noise_multiplier", "delta", "sampling_rate", "steps"
+    ),
 )
 DELTA = Field("delta", "number", "", "δ of theory and audit", minimum=0, maximum=1)
 SIGNIFICANCE = Field(
@@ -50,7 +52,7 @@ LOWER_BOUND = Field(
     "nats",
     "lower bound on ε at δ (Theorem 5.2)",
     minimum=0,
-    recipe={"function": "one_run.epsilon_lower_bound", "columns": {name: name for name in COUNTS}},
+    recipe=recipe("one_run.epsilon_lower_bound", *COUNTS),
 )
 COUNT_FIELDS = (
     SIGNIFICANCE,
@@ -99,10 +101,9 @@ def two_sets_fields(first: str, second: str) -> tuple[Field, ...]:
             "lower bound on ε at δ (Clopper and Pearson), both orders of the two sets; one-sided, "
             "in that guesses wrong more often than not show nothing",
             minimum=0,
-            recipe={
-                "function": "one_run.epsilon_lower_bound_from_runs",
-                "columns": {name: name for name in (*counts, "delta", "significance")},
-            },
+            recipe=recipe(
+                "one_run.epsilon_lower_bound_from_runs", *counts, "delta", "significance"
+            ),
         ),
     )
 
@@ -116,6 +117,16 @@ VERDICT_FIELDS = (
     Field("verdict", "string", "", "what follows from the interval"),
     Field("reason", "string", "", "how it was computed"),
 )
+
+
+def verdict_table(study: str, source: str = "paper") -> Table:
+    """The table of a study's verdicts, made again from its other tables by ``study.verdicts``."""
+    return Table(
+        fields=VERDICT_FIELDS,
+        key=("claim",),
+        meaning=f"one claim of the {source} against this run",
+        derived=f"{study}.verdicts",
+    )
 
 
 def verdict_row(
@@ -140,3 +151,13 @@ def verdict_row(
         "verdict": verdict,
         "reason": reason,
     }
+
+
+def merged(name: str, parts: Iterable[ModuleType]) -> dict:
+    """What all parts of a study hold under a name (``TABLES``, …), as one dictionary."""
+    return {key: value for part in parts for key, value in getattr(part, name).items()}
+
+
+def joined(name: str, parts: Iterable[ModuleType]) -> tuple:
+    """What all parts of a study hold under a name (``RULES``, …), one after another."""
+    return tuple(item for part in parts for item in getattr(part, name, ()))
