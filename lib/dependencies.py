@@ -69,6 +69,14 @@ def of(function: Callable) -> Code:
     return Code(modules, frozenset(packages))
 
 
+def on_disk() -> str:
+    """SHA-256 (hexadecimal) of all source files of `lib` as they are now."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(lib.__file__).parent.glob("*.py")):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 _seen: dict[str, tuple[object, int]] = {}
 
 

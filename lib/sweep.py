@@ -305,7 +305,8 @@ def _with_workers(texts: list[str], task: _Task, dataset, n_jobs: int) -> Iterat
         return_as="generator_unordered",
         batch_size=1,  # in batches, finished cells would wait for others before they are kept
         initializer=_prepare_worker,
-        initargs=(os.getpid(), task.uses_torch, task.digest),
+        # Where this process has torch, later sweeps will too: the same workers for all of them.
+        initargs=(os.getpid(), task.uses_torch or "torch" in sys.modules, dependencies.on_disk()),
     )
     results = parallel(joblib.delayed(_compute_in_worker)(text, task, dataset) for text in texts)
     try:
@@ -325,10 +326,10 @@ def _with_workers(texts: list[str], task: _Task, dataset, n_jobs: int) -> Iterat
             results.close()
 
 
-def _prepare_worker(parent: int, uses_torch: bool, digest: str) -> None:
-    """Start of a worker process.
+def _prepare_worker(parent: int, uses_torch: bool, code: str) -> None:
+    """Start of a worker process, which serves one sweep after another.
 
-    Another `digest` makes joblib start new workers, which load the changed code. torch is imported
+    Another `code` makes joblib start new workers, which load the changed one. torch is imported
     now because later joblib would take the memory it needs for a leak, and restart the worker.
     """
     threading.Thread(target=_exit_when_orphaned, args=(parent,), daemon=True).start()

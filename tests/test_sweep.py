@@ -551,6 +551,20 @@ def test_a_changed_helper_is_seen(example, tmp_path):
     assert [row["value"] for row in changed] == [row["value"] + 100 for row in rows]
 
 
+def test_workers_serve_one_sweep_after_another(workbook):
+    logs = [str(workbook / name) for name in ("first", "second")]
+    script = f"""
+        for function, log in zip((example.draw, example.fail), {logs!r}):
+            given = [{{"name": name, "log": log, "seconds": 0.3}} for name in "ab"]
+            sweep.run(function, given, seed=0, n_jobs=2)
+        print("[]")"""
+    execute(workbook, script)
+    first, second = (
+        {line.split()[0] for line in Path(log).read_text().split("\n")[:-1]} for log in logs
+    )
+    assert first == second
+
+
 def test_workers_see_a_changed_helper(workbook):
     script = f"""
         import importlib, os, pathlib
