@@ -171,7 +171,7 @@ def condense(cell: dict, inputs, labels, sequence, dataset, *, initial=None):
         n_per_class=cell["n_per_class"],
         n_iterations=cell["n_iterations"],
         real_batch=cell["real_batch"],
-        learning_rate=_image_step(cell["image_learning_rate"], cell["width"]),
+        learning_rate=image_step(cell["image_learning_rate"], width=cell["width"]),
         width=cell["width"],
         device=cell["device"],
         sequence=sequence,
@@ -181,7 +181,7 @@ def condense(cell: dict, inputs, labels, sequence, dataset, *, initial=None):
     return condensed.images, condensed.labels
 
 
-def _image_step(learning_rate: float, width: int) -> float:
+def image_step(learning_rate: float, *, width: int) -> float:
     """The learning rate for steps as large, in deviations of a pixel, as the paper's.
 
     The loss is a sum over features, whose number goes with the width. Instance norm makes features

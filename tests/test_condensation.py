@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lib import augmentation, condensation, models
+from lib import condensation_schemes as schemes
 from lib.errors import WorkbookError
 
 # (height, width, channels): the smallest that three halvings leave a pixel of.
@@ -134,6 +135,21 @@ def test_momentum():
     # Gradient 2 (s − 3): −6 at 0, then −4.8 at 0.6, with momentum −7.8.
     assert made.images.item() == pytest.approx(0.6 + 0.78)
     assert made.losses.tolist() == pytest.approx([9, 2.4**2])
+
+
+def test_steps_in_deviations_of_a_pixel_are_the_papers():
+    """Half the pixels' scale, and steps for it: the same images at half the scale."""
+    images, labels = dataset([4, 4], shape=(16, 16, 3), dtype=torch.float64)
+    options = {"operations": ("flip", "crop"), "dtype": torch.float64, "n_iterations": 2}
+    start, scale, width = images[:4], schemes.PIXEL_DEVIATION, 8
+    as_published = {"learning_rate": 0.1 * schemes.PAPER_WIDTH / width, "width": width}
+    ours = {"learning_rate": schemes.image_step(0.1, width=width), "width": width}
+    whole = condense(images, labels, initial=start, **as_published, **options).images
+    half = condense(scale * images, labels, initial=scale * start, **ours, **options).images
+    moved = (whole - start).abs().max()
+    assert moved > 0.05
+    # Instance norm adds 1e-5 to variances; steps of another scale would be off by half or more.
+    assert (half / scale - whole).abs().max() < 0.1 * moved
 
 
 def test_loss_falls_and_means_come_closer():
