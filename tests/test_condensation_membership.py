@@ -197,3 +197,44 @@ def test_figures_show_what_the_tables_hold(exposed, name, tmp_path):
         for i, made in enumerate((exposed, exposed, changed))
     ]
     assert drawn_bytes[0] == drawn_bytes[1] != drawn_bytes[2]
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((0.02, 0.01, 0.03), "agrees"),
+        ((0.04, 0.03, 0.05), "differs: more is given away here"),
+        ((-0.02, -0.03, -0.01), "differs: less is given away here"),
+    ],
+)
+def test_an_advantage_is_held_against_the_papers(interval, words):
+    """The paper has 1.06 ± 1.20 % for condensation."""
+    names = ("advantage", "advantage_low", "advantage_high")
+    row = {"scheme": schemes.DM_REAL, "protocol": study.UNIVERSE} | dict(
+        zip(names, interval, strict=True)
+    )
+    assert (
+        study._advantage_verdict({"schemes": pd.DataFrame([row])}, schemes.DM_REAL)["verdict"]
+        == words
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "what", "sign", "words"),
+    [
+        (schemes.SUBSET, "advantage", 1, "differs: more given away with DM from noise"),
+        (schemes.SUBSET, "accuracy", 1, "more accuracy with DM from noise"),
+        (schemes.LITTLE_NOISE, "accuracy", 1, "differs: more accuracy with DM from noise"),
+        (schemes.LITTLE_NOISE, "accuracy", -1, "less accuracy with DM from noise"),
+        (schemes.LITTLE_NOISE, "advantage", -1, "differs: less given away with DM from noise"),
+        (schemes.LITTLE_NOISE, "advantage", 0, "not distinguishable"),
+        (schemes.private_name(1.0), "advantage", -1, "less given away with DM from noise"),
+    ],
+)
+def test_a_comparison_that_the_paper_denies_is_said_to_differ(
+    monkeypatch, first, what, sign, words
+):
+    found = (0.02 * sign, 0.02 * sign - 0.01, 0.02 * sign + 0.01)
+    monkeypatch.setattr(study, "difference", lambda *_: found)
+    rows = study._compared({}, first, (schemes.DM_NOISE,))
+    assert rows[what == "advantage"]["verdict"] == words
