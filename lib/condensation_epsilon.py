@@ -24,6 +24,7 @@ from lib.study_tables import (
     DELTA,
     LOWER_BOUND,
     SIGNIFICANCE,
+    in_per_cent,
     verdict_row,
 )
 from lib.tables import Field, Table, recipe
@@ -341,9 +342,9 @@ def _group_verdicts(exposed: pd.DataFrame) -> list[dict]:
         more = interval[2] > interval[1] > float(everybody["advantage_high"])
         rows.append(
             verdict_row(
-                f"advantage against the most exposed {share['n_examples']} examples, {scheme}",
+                f"advantage (%) against the most exposed {share['n_examples']} examples, {scheme}",
                 "an average can hide a group",
-                interval,
+                in_per_cent(interval),
                 "above the average" if more else "not distinguishable from the average",
                 f"chosen on other pairs; everybody: {100 * everybody['advantage']:.2f} % on the "
                 f"same {share['n_pairs']} pairs",

@@ -19,7 +19,7 @@ from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import figures, intervals, membership
 from lib.results import Figure
-from lib.study_tables import verdict_row
+from lib.study_tables import in_per_cent, verdict_row
 from lib.tables import Field, Table, recipe
 
 UNIVERSE = "all of U"
@@ -519,9 +519,9 @@ def _advantage(row: pd.Series) -> tuple[float, float, float]:
 def _subset_verdict(tables: dict) -> dict:
     interval = _advantage(_row(tables, schemes.SUBSET, UNIVERSE))
     return verdict_row(
-        "advantage against a random subset, asked about all of U",
-        "1.6 % (not 92.8 %)",
-        interval,
+        "advantage (%) against a random subset, asked about all of U",
+        "1.6, not 92.8",
+        in_per_cent(interval),
         "agrees" if interval[1] <= PAPER_SUBSET <= interval[2] else "differs",
         "strongest LiRA on the shadows; interval over pairs of models",
     )
@@ -537,9 +537,9 @@ def _advantage_verdict(tables: dict, scheme: str) -> dict:
         verdict = "differs: less is given away here"
     plus_minus = f" ± {100 * error:.2f}" if error else ""
     return verdict_row(
-        f"advantage against {scheme}, asked about all of U",
-        f"{100 * paper:.2f}{plus_minus} %",
-        interval,
+        f"advantage (%) against {scheme}, asked about all of U",
+        f"{100 * paper:.2f}{plus_minus}",
+        in_per_cent(interval),
         verdict,
         "strongest LiRA on the shadows, on fewer images, each of which weighs more in training",
     )
@@ -549,16 +549,16 @@ def _cap_verdict(tables: dict) -> dict:
     row = _row(tables, schemes.SUBSET, UNIVERSE)
     interval = _advantage(row)
     return verdict_row(
-        "advantage against a random subset, less its cap |S|/|T|",
+        "advantage (%) against a random subset, less its cap |S|/|T|",
         "at most 0",
-        tuple(value - float(row["cap"]) for value in interval),
+        in_per_cent(tuple(value - float(row["cap"]) for value in interval)),
         "as allowed" if interval[1] <= row["cap"] else "above the cap",
         f"the cap is {100 * row['cap']:.2f} %, |S| being 1 % of U",
     )
 
 
 def _wrong_pairs():
-    papers = {(schemes.SUBSET, INSIDE): "92.8 ± 5.3 %"}
+    papers = {(schemes.SUBSET, INSIDE): "92.8 ± 5.3"}
     return [
         (scheme, protocol, papers.get((scheme, protocol), "comparable to the subset's"))
         for scheme in WITH_SUBSET
@@ -575,9 +575,9 @@ def _wrong_verdict(tables: dict, scheme: str, protocol: str, paper: str) -> dict
     else:
         verdict = "far above the protocol's" if interval[1] > right[2] else "not distinguishable"
     return verdict_row(
-        f"wrong protocol, {scheme}: {protocol}",
+        f"advantage (%) by the wrong protocol, {scheme}: {protocol}",
         paper,
-        interval,
+        in_per_cent(interval),
         verdict,
         "the same models and attacks, asked about another set: a figure not to be compared with "
         "one over U",
@@ -598,9 +598,9 @@ def _compared(tables: dict, first: str, others: tuple[str, ...]) -> list[dict]:
                 verdict = f"{differs}{word} {noun} with {other}"
             rows.append(
                 verdict_row(
-                    f"{what}: {other} less {first}",
+                    f"{what} (%): {other} less {first}",
                     paper,
-                    interval,
+                    in_per_cent(interval),
                     verdict,
                     "paired over the same training sets and starts",
                 )
@@ -619,7 +619,7 @@ def _paper_comparison(first: str, what: str) -> tuple[str, tuple[str, ...]]:
     if what == "advantage":
         return "condensation is not better", ("less",)
     ours, theirs = 100 * PAPER_DM_ACCURACY, 100 * PAPER_ACCURACIES[first]
-    return f"{ours:.0f} % against {theirs:.0f} %", ("more",)
+    return f"{ours:.0f} against {theirs:.0f}", ("more",)
 
 
 # ----------------------------------------------------------------------------------- figures

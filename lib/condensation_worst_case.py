@@ -23,7 +23,13 @@ from lib import condensation_schemes as schemes
 from lib.errors import WorkbookError
 from lib.parameters import Parameter
 from lib.results import Figure
-from lib.study_tables import BOUND_BELOW_TRUTH, SIGNIFICANCE, two_sets_fields, verdict_row
+from lib.study_tables import (
+    BOUND_BELOW_TRUTH,
+    SIGNIFICANCE,
+    in_per_cent,
+    two_sets_fields,
+    verdict_row,
+)
 from lib.tables import Field, Table, recipe
 
 ONE, TWO = "D", "D′"
@@ -575,9 +581,9 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
 def _detection_verdict(row) -> dict:
     interval = (row.detection_rate, row.rate_low, row.rate_high)
     return verdict_row(
-        f"worst case, {row.scheme}: models of D and D′ told apart",
-        "100 %",
-        interval,
+        f"worst case, {row.scheme}: models of D and D′ told apart (%)",
+        "100",
+        in_per_cent(interval),
         "agrees" if row.detection_rate >= ENOUGH else "differs",
         f"{row.n_right} of {row.n_models}; ε is at least {row.epsilon_lower_bound:.2f}, and no "
         f"count of so many could have shown more than {row.largest_bound:.2f}",

@@ -153,6 +153,11 @@ def verdict_row(
     }
 
 
+def in_per_cent(interval: tuple[float, float, float]) -> tuple[float, float, float]:
+    """A rate and the ends of its interval, times 100."""
+    return tuple(100 * value for value in interval)
+
+
 def merged(name: str, parts: Iterable[ModuleType]) -> dict:
     """What all parts of a study hold under a name (``TABLES``, …), as one dictionary."""
     return {key: value for part in parts for key, value in getattr(part, name).items()}
