@@ -113,9 +113,10 @@ def canaries(cell: dict, streams, dataset) -> list[dict]:
         significance=cell["significance"],
         rng=streams.generator("ties"),
     )
-    names = ("classes", "start", "n_classes", "n_per_class", "n_iterations")
+    names = ("classes", "start", "n_classes", "n_per_class", "n_iterations", "width")
     return [
         {name: cell[name] for name in names}
+        | schemes.described(dataset, augmented=True)
         | {"n_always": int((~is_canary).sum()), "delta": audit.delta}
         | {field.name: getattr(audit, field.name) for field in COUNT_FIELDS}
         | {"epsilon_lower_bound": audit.epsilon_lower_bound}
@@ -230,6 +231,9 @@ TABLES = {
             Field("n_classes", "integer", "", "classes", minimum=1),
             Field("n_per_class", "integer", "", "condensed images of each class", minimum=1),
             Field("n_iterations", "integer", "", "iterations of matching", minimum=0),
+            Field("width", "integer", "", "channels of each block", minimum=1),
+            Field("network", "string", "", "network and its norm"),
+            Field("augmentation", "string", "", "operations in training and condensation"),
             Field("n_always", "integer", "", "images that are always present", minimum=1),
             DELTA,
             *COUNT_FIELDS,

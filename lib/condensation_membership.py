@@ -407,6 +407,28 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     )
 
 
+def tuning_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Accuracy of the random subset by setting, in per cent, with its interval over sets."""
+    rows = []
+    for (epochs, rate), of_setting in tables["tuning"].groupby(["epochs", "learning_rate"]):
+        mean, _, high = tuned_interval(of_setting["accuracy"])
+        rows.append(
+            {"epochs": epochs, "learning rate": rate, "training sets": len(of_setting)}
+            | {"accuracy on U∖T, %": 100 * mean, "± (95 %)": 100 * (high - mean)}
+        )
+    return pd.DataFrame(rows)
+
+
+def tuned_interval(accuracy) -> tuple[float, float, float]:
+    """Mean over independent training sets, and the ends of its 95 % interval."""
+    ends = {
+        "mean": float(np.mean(accuracy)),
+        "standard_error": float(stats.sem(accuracy)),
+        "n_values": len(accuracy),
+    }
+    return ends["mean"], float(intervals.t_lower(**ends)), float(intervals.t_upper(**ends))
+
+
 def wrong_summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     """The same models by the right and the wrong protocols, advantages in per cent."""
     rows = tables["schemes"]

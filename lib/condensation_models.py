@@ -21,6 +21,8 @@ from lib.tables import Field, Table, recipe
 # S and as many others, of T or not: whom the wrong protocol asks about.
 SAMPLES = (membership.TRAINING_SET, membership.OUTSIDE)
 
+TUNING_SETS = 4  # training sets of different pairs, on whose subsets settings are tried
+
 PARAMETERS = {
     "n_universe": Parameter("int", "examples of the universe U", minimum=1),
     "n_pairs": Parameter("int", "pairs of complementary training sets", minimum=4),
@@ -28,6 +30,8 @@ PARAMETERS = {
     "width": Parameter("int", "channels of each block of the ConvNet", minimum=1),
     "epochs": Parameter("int", "epochs on a subset or condensed images, all in a batch", minimum=1),
     "learning_rate": Parameter("float", "learning rate of training without privacy", above=0),
+    "tuning_epochs": Parameter("ints", "epochs tried on the subset", minimum=1),
+    "tuning_learning_rates": Parameter("floats", "learning rates tried on the subset", above=0),
     "full_epochs": Parameter("int", "epochs without defence", minimum=1),
     "full_batch_size": Parameter("int", "batch size without defence", minimum=1),
     "n_iterations": Parameter("int", "iterations of distribution matching", minimum=1),
@@ -65,7 +69,19 @@ def check_images(session) -> None:
         )
 
 
-RULES = ()
+def check_names(p) -> None:
+    """Refuse private schemes that would have one name.
+
+    Raises:
+        WorkbookError: naming the parameter.
+    """
+    for name in ("dp_epsilons", "worst_epsilons"):
+        values = getattr(p, name)
+        if len({schemes.private_name(value) for value in values}) < len(values):
+            raise WorkbookError(f"{name} = {values}; allowed: numbers that differ in six digits")
+
+
+RULES = (check_names,)
 DATA_RULES = (check_images,)
 
 
@@ -126,14 +142,35 @@ def trained(cell: dict, streams, dataset) -> list[dict]:
     names = ("scheme", "pair", "side", "width", "n_per_class", "n_iterations")
     return [
         {name: cell.get(name) for name in names}
-        | {
-            "network": schemes.NETWORK,
-            "augmentation": ", ".join(schemes.augmentation_for(dataset)["operations"])
-            if "epochs" in cell
-            else "none",
-        }
+        | schemes.described(dataset, augmented="epochs" in cell)
         | schemes.tested(network, dataset, cell["n_test"])
         | {"logits": pack_numbers(membership.label_logits(outputs, labels.numpy()))}
+    ]
+
+
+def tuned(cell: dict, streams, dataset) -> list[dict]:
+    """Train on one random subset with a setting to try; the score is on images of U∖T.
+
+    No test image has a part in the choice, and condensation none either.
+    """
+    rows = schemes.universe(dataset, cell["n_universe"])
+    inputs, labels = schemes.tensors(dataset.train_images[rows], dataset.train_labels[rows])
+    drawn = schemes.draw(cell, streams.seed, labels.numpy())
+    subset = np.flatnonzero(drawn["subset"])
+    others = np.flatnonzero(~drawn["members"])[: cell["n_test"]]
+    network = schemes.fit(
+        cell,
+        inputs[subset],
+        labels[subset],
+        schemes.common_streams(cell, streams.seed),
+        dataset,
+    )
+    right = schemes.counted_right(network, inputs[others], labels[others])
+    names = ("epochs", "learning_rate", "pair", "side", "width")
+    return [
+        {name: cell[name] for name in names}
+        | {"n_images": right["n_test"], "n_correct": right["n_test_correct"]}
+        | {"accuracy": right["test_accuracy"]}
     ]
 
 
@@ -178,8 +215,19 @@ def unpack(text: str, n: int) -> np.ndarray:
 
 
 def pack_numbers(values: np.ndarray) -> str:
-    """Numbers as text: half precision (three digits, far below a logit's scatter), in base 85."""
-    return base64.b85encode(np.asarray(values, dtype="<f2").tobytes()).decode()
+    """Numbers as text: half precision (three digits, far below a logit's scatter), in base 85.
+
+    Raises:
+        WorkbookError: for a number that is not finite or does not fit.
+    """
+    with np.errstate(over="ignore"):
+        halves = np.asarray(values, dtype="<f2")
+    if not np.isfinite(halves).all():
+        raise WorkbookError(
+            "a network's logits are not finite or beyond 65,504: training diverged; lower "
+            "learning_rate or dp_learning_rate"
+        )
+    return base64.b85encode(halves.tobytes()).decode()
 
 
 def unpack_numbers(text: str) -> np.ndarray:
@@ -223,6 +271,19 @@ def trained_cells(session) -> list[dict]:
         scheme | which | {"n_test": session.p.n_test, "device": session.p.device}
         for scheme in scheme_cells(session)
         for which in training_set_cells(session)
+    ]
+
+
+def tuning_cells(session) -> list[dict]:
+    """Every setting to try and the one in use, on the first sets of the first pairs."""
+    p = session.p
+    names = ("n_universe", "n_test", "width", "device")
+    return [
+        {name: getattr(p, name) for name in names}
+        | {"epochs": epochs, "learning_rate": rate, "pair": pair, "side": 0}
+        for epochs in sorted({*p.tuning_epochs, p.epochs})
+        for rate in sorted({*p.tuning_learning_rates, p.learning_rate})
+        for pair in range(TUNING_SETS)
     ]
 
 
@@ -325,6 +386,28 @@ TABLES = {
         ),
         key=("pair", "side"),
         meaning="one training set, the same for every scheme",
+    ),
+    "tuning": Table(
+        fields=(
+            Field("epochs", "integer", "", "epochs on the subset", minimum=1),
+            Field("learning_rate", "number", "", "learning rate at the start", minimum=0),
+            PAIR,
+            SIDE,
+            Field("width", "integer", "", "channels of each block", minimum=1),
+            Field("n_images", "integer", "", "images of U∖T asked about", minimum=1),
+            Field("n_correct", "integer", "", "of these, classified right", minimum=0),
+            Field(
+                "accuracy",
+                "number",
+                "",
+                "their share",
+                minimum=0,
+                maximum=1,
+                recipe=recipe("intervals.rate", n_successes="n_correct", n_trials="n_images"),
+            ),
+        ),
+        key=("epochs", "learning_rate", "pair", "side"),
+        meaning="one network trained on a random subset with one setting",
     ),
     "models": Table(
         fields=(

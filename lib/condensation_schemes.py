@@ -221,11 +221,22 @@ def fit_privately(cell: dict, inputs, labels, streams: sweep.Streams, *, network
     return network
 
 
+def described(dataset, *, augmented: bool) -> dict:
+    """What accuracies and attacks depend on besides the scheme: network, norm, augmentation."""
+    operations = augmentation_for(dataset)["operations"] if augmented else ()
+    return {"network": NETWORK, "augmentation": ", ".join(operations) or "none"}
+
+
 def tested(network, dataset, n_test: int) -> dict:
     """Right answers on the first test images, with their number and rate."""
+    inputs, labels = tensors(dataset.test_images[:n_test], dataset.test_labels[:n_test])
+    return counted_right(network, inputs, labels)
+
+
+def counted_right(network, inputs, labels) -> dict:
+    """Right answers on images, with their number and rate."""
     from lib import models
 
-    inputs, labels = tensors(dataset.test_images[:n_test], dataset.test_labels[:n_test])
     n_correct = round(models.accuracy(network, inputs, labels) * len(inputs))
     return {
         "n_test": len(inputs),

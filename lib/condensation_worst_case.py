@@ -46,7 +46,10 @@ PARAMETERS = {
     "worst_n_iterations": Parameter("int", "iterations of distribution matching", minimum=0),
     "worst_epochs": Parameter("int", "epochs on the condensed images", minimum=1),
     "worst_epsilons": Parameter(
-        "floats", "theoretical ε of DP-SGD; the first also with a quarter of its noise", above=0
+        "floats",
+        "theoretical ε of DP-SGD; the first also with a quarter of its noise",
+        above=0,
+        maximum=100,
     ),
     "worst_sampling_rate": Parameter("float", "sampling rate q of DP-SGD", above=0, maximum=1),
     "worst_steps": Parameter("int", "steps T of DP-SGD", minimum=1),
@@ -82,14 +85,23 @@ def settled(cell: dict, streams, dataset: None) -> list[dict]:
     """Noise of one private scheme: calibrated, then multiplied by the cell's ``noise_share``."""
     from lib import accounting
 
-    names = ("delta", "sampling_rate", "steps")
-    noise = audited_run.settle_noise(cell)
+    mechanism = {name: cell[name] for name in ("delta", "sampling_rate", "steps")}
+
+    def of(sigma: float) -> dict:
+        epsilon = accounting.epsilon(noise_multiplier=sigma, **mechanism)
+        return {
+            "noise_multiplier": sigma,
+            "theoretical_epsilon": audited_run.rounded_up(epsilon, 6),
+        }
+
+    if cell["epsilon"] is None:
+        noise = of(cell["noise_multiplier"])
+    else:
+        noise = audited_run.settle_noise(cell)
     claimed = noise["theoretical_epsilon"]
     if cell["noise_share"] != 1:
         sigma = audited_run.rounded_up(cell["noise_share"] * noise["noise_multiplier"], 4)
-        true = accounting.epsilon(noise_multiplier=sigma, **{name: cell[name] for name in names})
-        noise = {"noise_multiplier": sigma}
-        noise["theoretical_epsilon"] = audited_run.rounded_up(true, 6)
+        noise = of(sigma)
     return [cell | noise | {"claimed_epsilon": claimed}]
 
 
@@ -108,6 +120,7 @@ def model(cell: dict, streams, dataset) -> list[dict]:
     names = ("scheme", "set", "pilot", "number", "width", "n_per_class", "n_iterations")
     return [
         {each: cell.get(each) for each in names}
+        | schemes.described(dataset, augmented="epochs" in cell)
         | {"score": name, "value": logit if score is None else score, "logit": logit}
         | schemes.tested(network, dataset, cell["n_test"])
     ]
@@ -277,8 +290,10 @@ def settled_cells(session) -> list[dict]:
         for e in p.worst_epsilons
     ]
     first = honest[0]
-    broken = {"scheme": broken_name(first["scheme"]), "noise_share": QUARTER}
-    return [mechanism | each for each in (*honest, first | broken)]
+    broken = first | {"scheme": broken_name(first["scheme"]), "noise_share": QUARTER}
+    little = {"scheme": schemes.LITTLE_NOISE, "epsilon": None, "noise_share": 1.0}
+    little["noise_multiplier"] = p.little_noise_multiplier
+    return [mechanism | each for each in (*honest, broken, little)]
 
 
 def broken_name(scheme: str) -> str:
@@ -446,6 +461,8 @@ MODEL_FIELDS = (
     Field("width", "integer", "", "channels of each block", minimum=1),
     Field("n_per_class", "integer", "", "images a class trained on", required=False, minimum=1),
     Field("n_iterations", "integer", "", "iterations of matching", required=False, minimum=0),
+    Field("network", "string", "", "network and its norm"),
+    Field("augmentation", "string", "", "operations in training and condensation"),
     Field("score", "string", "", "what the value is"),
     Field("value", "number", "", "score by which the set is guessed"),
     Field("logit", "number", "", "log p/(1 − p) of class 0 for the second image"),
@@ -503,7 +520,7 @@ TABLES = {
     "worst_mechanisms": Table(
         fields=(
             SCHEME,
-            Field("epsilon", "number", "nats", "ε calibrated for", minimum=0),
+            Field("epsilon", "number", "nats", "ε calibrated for", required=False, minimum=0),
             Field("noise_share", "number", "", "share of the noise that is added", minimum=0),
             Field("claimed_epsilon", "number", "nats", "ε with all of it", minimum=0),
             Field(
