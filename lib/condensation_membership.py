@@ -81,7 +81,10 @@ def _attack_rows(scheme: str, protocol: str, logits, members, attacked) -> list[
             logits, members, attack=choice.attack, complementary=attacked is None
         )
         guesses = _guesses(scores, members, attacked, choice)
-        in_order = [curve.n_pairs_in_order for curve in _curves(scores, members, attacked)]
+        in_order = [
+            curve.n_pairs_in_order
+            for curve in membership.curves(scores, members, attacked=attacked)
+        ]
         for model in range(len(logits)):
             is_chosen = bool(chosen[model // 2] == i)
             rows += [
@@ -111,11 +114,6 @@ def _attack_rows(scheme: str, protocol: str, logits, members, attacked) -> list[
     return rows
 
 
-def _curves(scores, members, attacked) -> list[membership.Roc]:
-    every = np.ones(members.shape, dtype=bool) if attacked is None else attacked
-    return [membership.roc(s[a], m[a]) for s, m, a in zip(scores, members, every, strict=True)]
-
-
 def _guesses(scores, members, attacked, choice: membership.Choice) -> dict[str, dict]:
     """Counts of all models by rule, honest ones first, then those read off the target's curve."""
     honest = [choice.threshold, *choice.low_thresholds.T]
@@ -124,7 +122,7 @@ def _guesses(scores, members, attacked, choice: membership.Choice) -> dict[str, 
         for thresholds in honest
     ]
     by_rule = {rule: _by_name(count) for rule, count in zip(RULES_OF_GUESSING, counts, strict=True)}
-    curves = _curves(scores, members, attacked)
+    curves = membership.curves(scores, members, attacked=attacked)
     at = [
         [curve.index_of_largest_advantage(), *curve.index_at_most(np.array(list(AT_MOST)))]
         for curve in curves

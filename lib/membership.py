@@ -146,6 +146,24 @@ def roc(scores: np.ndarray, members: np.ndarray) -> Roc:
     )
 
 
+def curves(
+    scores: np.ndarray, members: np.ndarray, *, attacked: np.ndarray | None = None
+) -> list[Roc]:
+    """Each model's own ROC curve, over the examples it is asked about.
+
+    Args:
+        scores, members: (models, examples).
+        attacked: (models, examples) or (examples,) booleans, the scores that count; None for all.
+
+    Raises:
+        WorkbookError: for arrays that do not fit, and as :func:`roc` does.
+    """
+    scores, members = np.asarray(scores, dtype=float), np.asarray(members)
+    _check_models(scores, members)
+    attacked = _checked_attacked(attacked, members)
+    return [roc(s[a], m[a]) for s, m, a in zip(scores, members, attacked, strict=True)]
+
+
 def area(*, n_pairs_in_order, n_members, n_others) -> np.ndarray:
     """Area under the ROC curve: the chance that a member scores higher than another.
 
@@ -602,49 +620,23 @@ def counts_at_rates(
         WorkbookError: for rates out of range, and as :func:`roc` does.
     """
     rates = _checked_rates(false_positive_rates)
-    curves = _curves(scores, members, attacked)
-    at = [curve.index_at_most(rates) for curve in curves]
-    shape = (len(curves), len(rates))
+    own = curves(scores, members, attacked=attacked)
+    at = [curve.index_at_most(rates) for curve in own]
+    shape = (len(own), len(rates))
     return Counts(
-        true_positives=np.array([c.true_positives[i] for c, i in zip(curves, at, strict=True)]),
-        n_members=_like(np.array([curve.n_members for curve in curves]), shape),
-        false_positives=np.array([c.false_positives[i] for c, i in zip(curves, at, strict=True)]),
-        n_others=_like(np.array([curve.n_others for curve in curves]), shape),
+        true_positives=np.array([c.true_positives[i] for c, i in zip(own, at, strict=True)]),
+        n_members=_like(np.array([curve.n_members for curve in own]), shape),
+        false_positives=np.array([c.false_positives[i] for c, i in zip(own, at, strict=True)]),
+        n_others=_like(np.array([curve.n_others for curve in own]), shape),
     )
-
-
-def areas(
-    scores: np.ndarray, members: np.ndarray, *, attacked: np.ndarray | None = None
-) -> np.ndarray:
-    """Area under each model's ROC curve, (models,); arguments as in :func:`counts_at_rates`."""
-    return np.array(
-        [
-            area(
-                n_pairs_in_order=curve.n_pairs_in_order,
-                n_members=curve.n_members,
-                n_others=curve.n_others,
-            )
-            for curve in _curves(scores, members, attacked)
-        ]
-    )
-
-
-def peeked_advantage(
-    scores: np.ndarray, members: np.ndarray, *, attacked: np.ndarray | None = None
-) -> np.ndarray:
-    """What not to do: the largest TPR − FPR on each model's own ROC curve, (models,).
-
-    Its threshold is chosen with the target's coins in sight, so that it is above 0 for pure noise:
-    see :func:`peeked_advantage_of_noise`. Arguments as in :func:`counts_at_rates`.
-    """
-    return np.array([curve.largest_advantage for curve in _curves(scores, members, attacked)])
 
 
 def peeked_advantage_of_noise(*, n_members: int, n_others: int) -> float:
-    """Mean of :func:`peeked_advantage` where scores say nothing, for many examples.
+    """What not to do: mean of the largest TPR − FPR on a target's own curve, for pure noise.
 
-    √(π/8)·√(1/n + 1/m): the mean of the largest value of a Brownian bridge (Smirnov's one-sided
-    statistic). 1.25 % for 5,000 and 5,000.
+    Its threshold is chosen with the target's coins in sight, so that it is above 0 where scores say
+    nothing: for many examples √(π/8)·√(1/n + 1/m), the mean of the largest value of a Brownian
+    bridge (Smirnov's one-sided statistic). 1.25 % for 5,000 and 5,000.
     """
     return math.sqrt(math.pi / 8 * (1 / n_members + 1 / n_others))
 
@@ -903,12 +895,16 @@ def hidden_group(*, n_members: int, n_exposed: int) -> HiddenGroup:
 def halves(n_pairs: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs on which a group is chosen, and the pairs on which it is evaluated; no pair is both.
 
+    Half each, but never fewer than three to evaluate, which are each other's shadows: those that
+    chose the group have no part in its scores, or what made them choose it would be found again.
+
     Raises:
         WorkbookError: for fewer than four pairs.
     """
     if n_pairs < 4:
         raise WorkbookError(f"{n_pairs} pairs of models; allowed: at least 4, to choose and test")
-    return np.arange(n_pairs // 2), np.arange(n_pairs // 2, n_pairs)
+    n_choosing = min(n_pairs // 2, n_pairs - 3)
+    return np.arange(n_choosing), np.arange(n_choosing, n_pairs)
 
 
 def gaps(logits: np.ndarray, members: np.ndarray) -> np.ndarray:
@@ -1035,13 +1031,6 @@ def largest_epsilon_from_runs(*, n_first, n_second, delta, significance=0.05) ->
 
 
 # ---------------------------------------------------------------------------------- checks
-
-
-def _curves(scores, members, attacked) -> list[Roc]:
-    scores, members = np.asarray(scores, dtype=float), np.asarray(members)
-    _check_models(scores, members)
-    attacked = _checked_attacked(attacked, members)
-    return [roc(s[a], m[a]) for s, m, a in zip(scores, members, attacked, strict=True)]
 
 
 def _like(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

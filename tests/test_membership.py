@@ -274,7 +274,11 @@ def test_noise_gives_half_the_area_and_no_advantage(n_pairs):
         choice = membership.choose_on_shadows(logits, members, attack=attack)
         counts = membership.counts_at(scores, members, choice.threshold)
         assert abs(counts.advantage.mean()) < 4 * error
-        assert abs(membership.areas(scores, members).mean() - 0.5) < 4 * error / np.sqrt(3)
+        areas = [
+            curve.n_pairs_in_order / (curve.n_members * curve.n_others)
+            for curve in membership.curves(scores, members)
+        ]
+        assert abs(np.mean(areas) - 0.5) < 4 * error / np.sqrt(3)
         mean, low, high = membership.pair_interval(counts.advantage, without=choice.advantage)
         assert low < mean < high
 
@@ -305,7 +309,8 @@ def test_a_peeked_threshold_reads_something():
     rng = np.random.default_rng(0)
     scores, members = rng.standard_normal((200, 1000)), np.arange(1000) % 2 == 0
     members = np.broadcast_to(members, scores.shape)
-    peeked = membership.peeked_advantage(scores, members)
+    curves = membership.curves(scores, members)
+    peeked = np.array([curve.largest_advantage for curve in curves])
     expected = membership.peeked_advantage_of_noise(n_members=500, n_others=500)
     # The largest of finitely many values is a little below that of a path.
     error = 4 * peeked.std() / np.sqrt(200)
@@ -594,14 +599,15 @@ def test_exposed_group_is_chosen_on_one_half_and_evaluated_on_the_other():
     for shown, gain in ((np.arange(400) // 40 == 6, 4.0), (np.zeros(400, dtype=bool), 0.0)):
         seen = logits + gain * (members & shown)
         first, second = membership.rows_of(choosing), membership.rows_of(rest)
-        scores = membership.attack_scores(seen, members, attack=attack)
-        thresholds = membership.choose_on_shadows(seen, members, attack=attack).threshold[rest]
+        tested = seen[second], members[second]
+        scores = membership.attack_scores(*tested, attack=attack)
+        thresholds = membership.choose_on_shadows(*tested, attack=attack).threshold
         label = membership.most_exposed_class(seen[first], members[first], labels)
         share = membership.most_exposed_share(seen[first], members[first], share=0.1)
         assert share.sum() == 40
         found = [
             membership.counts_at(
-                scores[second], members[second], thresholds, attacked=group
+                scores, members[second], thresholds, attacked=group
             ).advantage.mean()
             for group in (labels == label, share)
         ]
