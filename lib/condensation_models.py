@@ -148,6 +148,11 @@ def trained(cell: dict, streams, dataset) -> list[dict]:
     ]
 
 
+def setting(cell: dict, streams, dataset: None) -> list[dict]:
+    """How subset and condensed images are trained on."""
+    return [cell]
+
+
 def tuned(cell: dict, streams, dataset) -> list[dict]:
     """Train on one random subset with a setting to try; the score is on images of U∖T.
 
@@ -274,6 +279,11 @@ def trained_cells(session) -> list[dict]:
     ]
 
 
+def setting_cells(session) -> list[dict]:
+    """One cell."""
+    return [{"epochs": session.p.epochs, "learning_rate": session.p.learning_rate}]
+
+
 def tuning_cells(session) -> list[dict]:
     """Every setting to try and the one in use, on the first sets of the first pairs."""
     p = session.p
@@ -321,6 +331,12 @@ def scheme_cells(session) -> list[dict]:
 SCHEME = Field("scheme", "string", "", "how a network is made from T")
 PAIR = Field("pair", "integer", "", "pair of complementary training sets", minimum=0)
 SIDE = Field("side", "integer", "", "0: T by the coins; 1: its complement", minimum=0, maximum=1)
+
+
+SETTING_FIELDS = (
+    Field("epochs", "integer", "", "epochs, all images in each step", minimum=1),
+    Field("learning_rate", "number", "", "learning rate at the start", minimum=0),
+)
 
 
 def _packed(name: str, meaning: str, *, kind: str = "one bit") -> Field:
@@ -387,10 +403,14 @@ TABLES = {
         key=("pair", "side"),
         meaning="one training set, the same for every scheme",
     ),
+    "setting": Table(
+        fields=SETTING_FIELDS,
+        key=("epochs",),
+        meaning="how subset and condensed images are trained on",
+    ),
     "tuning": Table(
         fields=(
-            Field("epochs", "integer", "", "epochs on the subset", minimum=1),
-            Field("learning_rate", "number", "", "learning rate at the start", minimum=0),
+            *SETTING_FIELDS,
             PAIR,
             SIDE,
             Field("width", "integer", "", "channels of each block", minimum=1),

@@ -29,6 +29,7 @@ START, MATCHED, CLOSED, CONV_NET = "start", "linear features", "closed form", "C
 N_CLASSES, N_IMAGES = 2, 100  # classes, and images of each
 PIXELS_PER_FEATURE = 8
 CLOSE = 1e-4  # of a range of pixels of 2
+SMALL = 0.1  # standard deviations of a class's pixels
 
 PARAMETERS = {
     "theory_n_iterations": Parameter("int", "iterations with linear features", minimum=1),
@@ -293,6 +294,7 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     difference = float(rows["largest_difference"].max())
     real, centred = float(rows.loc[REAL, "shift"]), float(rows.loc[CENTRED, "shift"])
     ratio = real / float(rows.loc[REAL, "expected_shift"])
+    size = real / float(rows.loc[REAL, "scatter"])
     lowest = float(tables["exponential"]["epsilon"].min())
     return [
         verdict_row(
@@ -303,12 +305,18 @@ def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
             "largest difference of any pixel from the closed form, pixels from −1 to 1",
         ),
         verdict_row(
-            "linear features: shift of a start from real images, over what concentration gives",
+            "linear features: shift of a start from real images, in a class's standard deviations",
             "nearly the identity",
+            (size, None, None),
+            "agrees" if size <= SMALL else "differs: not small from so few images",
+            f"root mean square over pixels, from {rows.loc[REAL, 'n_per_class']} images a class",
+        ),
+        verdict_row(
+            "linear features: the same shift over what concentration gives",
+            "falls as 1/√m",
             (ratio, None, None),
             "agrees" if 0.5 <= ratio <= 2 else "differs",
-            f"root mean square {real:.3f}, where a class's pixels scatter by "
-            f"{rows.loc[REAL, 'scatter']:.3f}; falls as one over the root of the images",
+            "√(1/m − 1/n) standard deviations, for m of n images without repetition",
         ),
         verdict_row(
             "linear features: shift of centred noise on centred data",

@@ -587,19 +587,20 @@ def summary(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 def verdicts(tables: dict[str, pd.DataFrame]) -> list[dict]:
     """The note's worst case, and what private training's claims are worth."""
     rows = []
+    papers = {schemes.DM_NOISE: "100", schemes.DM_REAL: "100 from noise"}
     for row in tables["detections"].itertuples():
-        if row.scheme in (schemes.DM_REAL, schemes.DM_NOISE):
-            rows.append(_detection_verdict(row))
+        if row.scheme in papers:
+            rows.append(_detection_verdict(row, papers[row.scheme]))
         if row.claimed_epsilon == row.claimed_epsilon:  # none is missing as NaN
             rows.append(_claim_verdict(row))
     return rows
 
 
-def _detection_verdict(row) -> dict:
+def _detection_verdict(row, paper: str) -> dict:
     interval = (row.detection_rate, row.rate_low, row.rate_high)
     return verdict_row(
         f"worst case, {row.scheme}: models of D and D′ told apart (%)",
-        "100",
+        paper,
         in_per_cent(interval),
         "agrees" if row.detection_rate >= ENOUGH else "differs",
         f"{row.n_right} of {row.n_models}; ε is at least {row.epsilon_lower_bound:.2f}, and no "
@@ -609,11 +610,15 @@ def _detection_verdict(row) -> dict:
 
 def _claim_verdict(row) -> dict:
     refuted = row.epsilon_lower_bound > row.claimed_epsilon
+    # With fewer models than the claim needs to be refuted, its standing says nothing.
+    words = "not refuted" if row.largest_bound > row.claimed_epsilon else "too few models to refute"
+    if row.theoretical_epsilon > row.claimed_epsilon and not refuted:
+        words = f"{words}, though false"
     return verdict_row(
         f"worst case, {row.scheme}: lower bound on ε",
         f"at most {row.claimed_epsilon:.2f}",
         (row.epsilon_lower_bound, row.epsilon_lower_bound, None),
-        "claim refuted" if refuted else "not refuted",
+        "claim refuted" if refuted else words,
         f"Clopper and Pearson at {row.significance:g}; no count of so many could have shown more "
         f"than {row.largest_bound:.2f}",
     )

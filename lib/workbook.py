@@ -143,6 +143,21 @@ def show(table: pd.DataFrame, *, digits: int = 3) -> HTML:
         )
 
 
+def scaled_down(session: Session) -> pd.DataFrame:
+    """What this run has smaller, or otherwise, than the profile ``paper``, for a reader."""
+    from lib import notebooks
+
+    full = notebooks.profile_parameters("paper", session.study.NOTEBOOK)
+    here = parameters.results_parameters(session.p, session.study.PARAMETERS)
+    rows = [
+        {"parameter": name, "meaning": session.study.PARAMETERS[name].meaning}
+        | {"here": str(value), "profile paper": str(full[name])}
+        for name, value in here.items()
+        if name in full and name != "device" and value != full[name]
+    ]
+    return pd.DataFrame(rows, columns=["parameter", "meaning", "here", "profile paper"])
+
+
 def begin(namespace: Mapping, study: ModuleType) -> Session:
     """Check a notebook's parameters, before any work, and open its package.
 

@@ -133,8 +133,53 @@ def test_a_perfect_attack_reaches_the_cap_and_the_wrong_protocol_says_one(expose
     for protocol in study.SAMPLES:
         assert rows.loc[protocol, "advantage"] == pytest.approx(1.0, abs=0.01)
     verdicts = [study._wrong_verdict(exposed, *pair) for pair in study._wrong_pairs()[:2]]
-    assert [row["verdict"] for row in verdicts] == ["differs", "far above the protocol's"]
-    assert study._cap_verdict(exposed)["verdict"] == "as allowed"
+    assert [row["verdict"] for row in verdicts] == [
+        "differs: more is given away here",
+        "more than 5 times the protocol's",
+    ]
+    # Four pairs have room for twice the cap.
+    assert study._cap_verdict(exposed)["verdict"] == "not distinguishable"
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((0.018, 0.015, 0.021), "as allowed"),
+        ((0.030, 0.021, 0.039), "above the cap"),
+        ((0.018, -0.01, 0.046), "not distinguishable"),
+    ],
+)
+def test_a_cap_is_broken_only_by_a_whole_interval(interval, words):
+    assert study._cap_words(interval, 0.02) == words
+
+
+def test_pairs_that_choose_a_group_have_no_part_in_its_scores():
+    """Gaps twice as large choose the same groups, and nothing else may follow from them."""
+    rng = np.random.default_rng(0)
+    members = membership.draw_memberships(n_pairs=8, n_examples=1000, rng=rng)
+    logits = rng.standard_normal((16, 1000)) + members
+    changed = logits.copy()
+    changed[:8] *= 2
+    labels = np.arange(1000) % 10
+    found = [
+        epsilon.exposed_groups(values, members, labels, share=0.05) for values in (logits, changed)
+    ]
+    assert found[0] == found[1]
+    assert [row["n_pairs"] for row in found[0]] == [4, 4, 4]
+
+
+def test_settings_tried_on_the_subset_are_compared_on_the_same_sets():
+    rows = [
+        {"epochs": epochs, "learning_rate": 0.02, "pair": pair, "accuracy": value + gain}
+        for epochs, gain in ((100, 0.0), (300, 0.01))
+        for pair, value in enumerate((0.2, 0.3, 0.25, 0.35))
+    ]
+    for epochs, words in ((300, "no better setting shown"), (100, "a better setting was tried")):
+        setting = pd.DataFrame([{"epochs": epochs, "learning_rate": 0.02}])
+        made = {"tuning": pd.DataFrame(rows), "setting": setting}
+        row = study._tuning_verdict(made)
+        assert row["verdict"] == words
+        assert row["ours"] == pytest.approx(1.0 if epochs == 100 else 0.0)
 
 
 def test_attacks_are_chosen_without_their_pair(digits):
@@ -203,6 +248,7 @@ def test_figures_show_what_the_tables_hold(exposed, name, tmp_path):
     ("interval", "words"),
     [
         ((0.02, 0.01, 0.03), "agrees"),
+        ((0.02, -0.02, 0.06), "not distinguishable"),
         ((0.04, 0.03, 0.05), "differs: more is given away here"),
         ((-0.02, -0.03, -0.01), "differs: less is given away here"),
     ],
@@ -210,13 +256,21 @@ def test_figures_show_what_the_tables_hold(exposed, name, tmp_path):
 def test_an_advantage_is_held_against_the_papers(interval, words):
     """The paper has 1.06 ± 1.20 % for condensation."""
     names = ("advantage", "advantage_low", "advantage_high")
-    row = {"scheme": schemes.DM_REAL, "protocol": study.UNIVERSE} | dict(
-        zip(names, interval, strict=True)
-    )
-    assert (
-        study._advantage_verdict({"schemes": pd.DataFrame([row])}, schemes.DM_REAL)["verdict"]
-        == words
-    )
+    row = {"scheme": schemes.DM_REAL, "protocol": study.UNIVERSE, "n_pairs": 4}
+    row |= dict(zip(names, interval, strict=True))
+    made = {"schemes": pd.DataFrame([row]), "training_sets": pd.DataFrame({"n_universe": [1000]})}
+    assert study._advantage_verdict(made, schemes.DM_REAL)["verdict"] == words
+
+
+def test_nothing_follows_from_an_advantage_that_is_not_finite():
+    with pytest.raises(WorkbookError, match="allowed: finite numbers"):
+        study.against_paper((np.nan, np.nan, np.nan), (0.0, 0.1))
+
+
+def test_logits_that_are_not_finite_are_refused():
+    for value in (np.inf, np.nan, 7e4):
+        with pytest.raises(WorkbookError, match="training diverged"):
+            networks.pack_numbers(np.array([1.0, value]))
 
 
 @pytest.mark.parametrize(

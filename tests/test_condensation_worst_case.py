@@ -1,14 +1,19 @@
 """Study 03, the worst case: thresholds from pilots, bounds from counts, and the private score."""
 
+import dataclasses
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from lib import audited_run, canaries, data, intervals, one_run, sweep
 from lib import condensation_schemes as schemes
 from lib import condensation_worst_case as worst
-from lib import data, sweep
 from lib.errors import WorkbookError
 
+ORACLE = json.loads((Path(__file__).parent / "oracles" / "clopper_pearson.json").read_text())
 CLAIM = {"delta": 1e-5, "significance": 0.05}
 
 
@@ -50,6 +55,86 @@ def test_bounds_on_pure_noise_are_above_zero_seldom_enough():
         for _ in range(400)
     )
     assert above <= 37
+
+
+@pytest.mark.parametrize("row", ORACLE, ids=lambda row: f"{row['true_positives']}, {row['delta']}")
+def test_bounds_from_counts_are_those_of_another_implementation(row):
+    significance = 1 - row["confidence"]
+    bound = one_run.epsilon_lower_bound_from_runs(
+        n_first=row["n_nonmembers"],
+        n_wrong_first=row["false_positives"],
+        n_second=row["n_members"],
+        n_wrong_second=row["n_members"] - row["true_positives"],
+        delta=row["delta"],
+        significance=significance,
+    )
+    assert bound == pytest.approx(row["epsilon_lower"], abs=1e-9)
+    confidence = {"confidence": row["confidence"]}
+    low = intervals.rate_lower(
+        n_successes=row["true_positives"], n_trials=row["n_members"], **confidence
+    )
+    high = intervals.rate_upper(
+        n_successes=row["false_positives"], n_trials=row["n_nonmembers"], **confidence
+    )
+    assert low == pytest.approx(row["tpr_lower"], abs=1e-9)
+    assert high == pytest.approx(row["fpr_upper"], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("true_positives", "false_positives", "bound"), [(10, 1, 0.0), (100, 10, 1.488)]
+)
+def test_a_ratio_of_ten_is_worth_what_its_counts_are(true_positives, false_positives, bound):
+    """B11: of 25,000 each, ln(TPR/FPR) is 2.303 in both; were trials independent, this holds."""
+    found = one_run.epsilon_lower_bound_from_runs(
+        n_first=25_000,
+        n_wrong_first=false_positives,
+        n_second=25_000,
+        n_wrong_second=25_000 - true_positives,
+        delta=0.0,
+    )
+    assert found == pytest.approx(bound, abs=5e-4)
+
+
+def test_private_training_is_refuted_seldom_and_a_quarter_of_its_noise_always():
+    """The cpu profile's mechanism and counts, releases drawn: 60 audits at 5 % refute a right
+    claim of ε = 1 more than 8 times once in 400; with σ/4 the bound's mean is about 2.1.
+    """
+    mechanism = {"epsilon": 1.0, "sampling_rate": 0.01, "steps": 300} | CLAIM
+    noise = audited_run.settle_noise(mechanism)
+    rng = np.random.default_rng(0)
+    for share, (fewest, most) in ((1.0, (0, 8)), (worst.QUARTER, (58, 60))):
+        sigma = share * noise["noise_multiplier"]
+        refuted = 0
+        for _ in range(60):
+            released = sigma * rng.standard_normal((2, 116, 300))
+            released[1] += rng.random((116, 300)) < 0.01
+            ratios = canaries.log_likelihood_ratio(
+                released, noise_multiplier=sigma, sampling_rate=0.01
+            )
+            bound = worst.detection(models(*ratios.sum(2), n_pilots=16), **CLAIM)
+            refuted += bound["epsilon_lower_bound"] > noise["theoretical_epsilon"]
+        assert fewest <= refuted <= most
+
+
+def test_a_small_pipeline_tells_d_from_d_prime_every_time(digits):
+    """Six models a side, far apart: of equal ones they would be so once in 924 times. Two zeros
+    look alike to a small network, so that the second image is the negative of one.
+    """
+    _, second = worst.neighbours(digits, 20)
+    images = digits.train_images.copy()
+    images[second] = 255 - images[second]
+    changed = dataclasses.replace(digits, train_images=images)
+    sizes = {"n_others": 20, "width": 8, "n_per_class": 3, "n_iterations": 40, "epochs": 40}
+    scores = {
+        name: [
+            value(
+                cell(scheme=schemes.DM_NOISE, set=name, number=n, real_batch=16, **sizes), changed
+            )
+            for n in range(6)
+        ]
+        for name in (worst.ONE, worst.TWO)
+    }
+    assert min(scores[worst.TWO]) > max(scores[worst.ONE]) + 0.5
 
 
 def test_pilots_are_not_counted():
@@ -129,9 +214,17 @@ def test_subset_keeps_one_image_of_class_0():
     assert np.array([0, 1, 1, 1])[start].tolist() == [0, 0, 1, 1]
 
 
-def test_verdicts_name_a_broken_claim():
-    row = {"scheme": "DP-SGD", "claimed_epsilon": 1.0, "significance": 0.05, "largest_bound": 3.3}
-    for bound, words in ((1.5, "claim refuted"), (0.5, "not refuted")):
-        frame = pd.DataFrame([row | {"epsilon_lower_bound": bound}])
-        (verdict,) = worst.verdicts({"detections": frame})
-        assert verdict["verdict"] == words
+@pytest.mark.parametrize(
+    ("bound", "truth", "largest", "words"),
+    [
+        (1.5, 4.0, 3.3, "claim refuted"),
+        (0.5, 1.0, 3.3, "not refuted"),
+        (0.5, 4.0, 3.3, "not refuted, though false"),
+        (0.5, 1.0, 0.8, "too few models to refute"),
+    ],
+)
+def test_verdicts_name_a_broken_claim(bound, truth, largest, words):
+    row = {"scheme": "DP-SGD", "claimed_epsilon": 1.0, "significance": 0.05}
+    row |= {"theoretical_epsilon": truth, "largest_bound": largest, "epsilon_lower_bound": bound}
+    (verdict,) = worst.verdicts({"detections": pd.DataFrame([row])})
+    assert verdict["verdict"] == words
