@@ -14,6 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import condensation_membership as over_universe
+from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib import condensation_worst_case as worst_case
 from lib import figures, intervals, membership
@@ -232,8 +233,7 @@ TABLES = {
             Field("n_per_class", "integer", "", "condensed images of each class", minimum=1),
             Field("n_iterations", "integer", "", "iterations of matching", minimum=0),
             Field("width", "integer", "", "channels of each block", minimum=1),
-            Field("network", "string", "", "network and its norm"),
-            Field("augmentation", "string", "", "operations in training and condensation"),
+            *networks.NETWORK_FIELDS,
             Field("n_always", "integer", "", "images that are always present", minimum=1),
             DELTA,
             *COUNT_FIELDS,

@@ -333,6 +333,23 @@ PAIR = Field("pair", "integer", "", "pair of complementary training sets", minim
 SIDE = Field("side", "integer", "", "0: T by the coins; 1: its complement", minimum=0, maximum=1)
 
 
+NETWORK_FIELDS = (
+    Field("network", "string", "", "network and its norm"),
+    Field("augmentation", "string", "", "operations in training and condensation"),
+)
+TESTED_FIELDS = (
+    Field("n_test", "integer", "", "test images", minimum=1),
+    Field("n_test_correct", "integer", "", "of these, classified right", minimum=0),
+    Field(
+        "test_accuracy",
+        "number",
+        "",
+        "their share",
+        minimum=0,
+        maximum=1,
+        recipe=recipe("intervals.rate", n_successes="n_test_correct", n_trials="n_test"),
+    ),
+)
 SETTING_FIELDS = (
     Field("epochs", "integer", "", "epochs, all images in each step", minimum=1),
     Field("learning_rate", "number", "", "learning rate at the start", minimum=0),
@@ -434,9 +451,8 @@ TABLES = {
             SCHEME,
             PAIR,
             SIDE,
-            Field("network", "string", "", "network and its norm"),
+            *NETWORK_FIELDS,
             Field("width", "integer", "", "channels of each block", minimum=1),
-            Field("augmentation", "string", "", "operations in training and condensation"),
             Field(
                 "n_per_class",
                 "integer",
@@ -453,17 +469,7 @@ TABLES = {
                 required=False,
                 minimum=0,
             ),
-            Field("n_test", "integer", "", "test images", minimum=1),
-            Field("n_test_correct", "integer", "", "of these, classified right", minimum=0),
-            Field(
-                "test_accuracy",
-                "number",
-                "",
-                "their share",
-                minimum=0,
-                maximum=1,
-                recipe=recipe("intervals.rate", n_successes="n_test_correct", n_trials="n_test"),
-            ),
+            *TESTED_FIELDS,
             _packed("logits", "log p/(1 − p) of the true class", kind="a little-endian half float"),
         ),
         key=("scheme", "pair", "side"),

@@ -19,6 +19,7 @@ import pandas as pd
 from matplotlib.figure import Figure as MatplotlibFigure
 
 from lib import audited_run, figures, intervals, membership, one_run
+from lib import condensation_models as networks
 from lib import condensation_schemes as schemes
 from lib.errors import WorkbookError
 from lib.parameters import Parameter
@@ -461,22 +462,11 @@ MODEL_FIELDS = (
     Field("width", "integer", "", "channels of each block", minimum=1),
     Field("n_per_class", "integer", "", "images a class trained on", required=False, minimum=1),
     Field("n_iterations", "integer", "", "iterations of matching", required=False, minimum=0),
-    Field("network", "string", "", "network and its norm"),
-    Field("augmentation", "string", "", "operations in training and condensation"),
+    *networks.NETWORK_FIELDS,
     Field("score", "string", "", "what the value is"),
     Field("value", "number", "", "score by which the set is guessed"),
     Field("logit", "number", "", "log p/(1 − p) of class 0 for the second image"),
-    Field("n_test", "integer", "", "test images", minimum=1),
-    Field("n_test_correct", "integer", "", "of these, classified right", minimum=0),
-    Field(
-        "test_accuracy",
-        "number",
-        "",
-        "their share",
-        minimum=0,
-        maximum=1,
-        recipe=recipe("intervals.rate", n_successes="n_test_correct", n_trials="n_test"),
-    ),
+    *networks.TESTED_FIELDS,
 )
 # The same where every model is made from condensed images, whose sizes are part of its name.
 SIZED_MODEL_FIELDS = tuple(
